@@ -37,6 +37,7 @@ from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, quer
 from catchment.optimizer.sharing.deployed import Deployed, deploy_first
 from catchment.optimizer.sharing.link_traffic import bytes_over_links
 from catchment.optimizer.sharing.measured_statistics import apply_measurements
+from catchment.optimizer.sharing.record_sample import RecordSample
 from catchment.optimizer.sharing.reoptimize import SharingReoptimizer
 from catchment.optimizer.sharing.share import BytesOf, share
 from catchment.optimizer.sharing.statistics import Statistics, fill_with_guesses, load_statistics
@@ -210,8 +211,16 @@ class _Online:
         known: Statistics = fill_with_guesses(load_statistics(project, catalog), catalog)
         if deployed is not None:
             told = {site: self._measured(site, batch) for site in SITES}
-            known = apply_measurements(known, deployed.sharing.fragments, told)
+            samples = {"edits": {site: self._sample(site, batch) for site in SITES}}
+            known = apply_measurements(known, deployed.sharing.fragments, told, samples)
         return bytes_over_links(replay.deployment.routes, known)
+
+    def _sample(self, site: str, batch: int) -> RecordSample:
+        """The newest records that the history of a site has by now."""
+        arrivals = self.replay.arrivals[site]
+        is_read = arrivals.times_us < self.replay.begin_us + batch * BATCH_S * SECOND_US
+        table = arrivals.table.filter(pa.array(is_read))
+        return RecordSample.newest("edits", table, "time", lambda part: len(pack_table(part).data))
 
     def _measured(self, site: str, batch: int) -> dict[str, Any]:
         """What a site would have measured by now of its stream and of the fragments that run."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from catchment.center.core import CenterCore
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.recent_records import Samples, read_samples
 from catchment.deploy.role_files import read_status
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import PlanError
@@ -29,6 +30,7 @@ from catchment.timeline import SECOND_US
 _log = logging.getLogger(__name__)
 
 CHECK_EVERY_US = 10 * SECOND_US
+SAMPLE_EVERY_US = 60 * SECOND_US  # records are read from history again
 FIRST_CHECK_US = 60 * SECOND_US  # rates measured while everything starts up are misleading
 
 
@@ -39,6 +41,8 @@ class Rebalancer:
     watcher: DeploymentWatcher
     reoptimizer: SharingReoptimizer = field(default_factory=SharingReoptimizer)
     next_us: int | None = None
+    samples: Samples = field(default_factory=dict)
+    next_sample_us: int = 0
 
     def step(self, core: CenterCore, now_us: int) -> None:
         """End the fragments that queries have left; move queries if that now pays."""
@@ -56,7 +60,10 @@ class Rebalancer:
         if stream_us is None:
             return
         deployment = self.watcher.deployment
-        bytes_of = bytes_over_links(deployment.routes, known_statistics(deployment))
+        if now_us >= self.next_sample_us:
+            self.next_sample_us = now_us + SAMPLE_EVERY_US
+            self.samples = read_samples(deployment)
+        bytes_of = bytes_over_links(deployment.routes, known_statistics(deployment, self.samples))
         target = self.reoptimizer.choose_move(deployed, bytes_of, stream_us)
         if target is not None and _keeps_contracts(deployment, target):
             self._change(lambda now: now.move(target) if now.version == deployed.version else now)
@@ -93,12 +100,17 @@ def _keeps_contracts(deployment: Deployment, target: SharingState) -> bool:
     return True
 
 
-def known_statistics(deployment: Deployment) -> Statistics:
-    """Return the declared statistics, updated by what the sites in the project's state folder have measured."""
+def known_statistics(deployment: Deployment, samples: Samples | None = None) -> Statistics:
+    """Return the declared statistics, updated by what the sites in the project's state folder have measured.
+
+    `samples` are the newest records of each stream, if they were read already.
+    """
+    found = read_samples(deployment) if samples is None else samples
     return apply_measurements(
         fill_with_guesses(load_statistics(deployment.project, deployment.catalog), deployment.catalog),
         deployment.deployed.sharing.fragments,
         site_statistics(deployment),
+        found,
     )
 
 

@@ -114,6 +114,13 @@ class BatchRetention:
         return self.folder / f"{PREFIX}{number}"
 
 
+def newest_batches(folder: Path, count: int) -> list[Path]:
+    """Return the folders of the newest batches, the newest first; some may be written or removed just now."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    numbers = sorted((int(name.removeprefix(PREFIX)) for name in names if _is_batch(name)), reverse=True)
+    return [folder / f"{PREFIX}{number}" for number in numbers[:count]]
+
+
 def _is_batch(name: str) -> bool:
     return name.startswith(PREFIX) and name.removeprefix(PREFIX).isdigit()
 

@@ -18,9 +18,10 @@ from catchment.errors import CatchmentError, ConfigError, PlanError, QueryError
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.placement.planner import plan_wan, queries_of_catalog
 from catchment.optimizer.placement.topology import Topology
+from catchment.optimizer.sharing.demand_estimate import MESSAGE_BYTES
 from catchment.optimizer.sharing.deployed import deploy_first
 from catchment.optimizer.sharing.link_traffic import bytes_over_links, link_traffic
-from catchment.optimizer.sharing.statistics import MESSAGE_BYTES, load_statistics
+from catchment.optimizer.sharing.statistics import load_statistics
 from catchment.project.config import Project
 from catchment.project.routes import Routes
 from catchment.query.catalog import load_catalog

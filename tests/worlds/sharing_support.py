@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from catchment.aggregates import partials as tables
 from catchment.aggregates.sketches import SketchAggregate
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, query_of_plan
+from catchment.optimizer.sharing.demand_estimate import StreamStatistics
 from catchment.optimizer.sharing.share import SharingState
-from catchment.optimizer.sharing.statistics import Statistics, StreamStatistics
+from catchment.optimizer.sharing.statistics import Statistics
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.query.planning.build import plan_view

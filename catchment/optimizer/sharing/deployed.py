@@ -2,7 +2,7 @@
 
 A project is deployed when it first runs, and brought up to date with its views at every later run. Queries are added
 and dropped while everything runs; each change gives another value. Invariants: adding or dropping a query leaves the
-derivations of all others as they were, unless a fragment is widened for it, which moves those that use it; the name of
+derivations of all others as they were, unless they are planned again with it, which moves some; the name of
 a fragment (it ends with the version that began it) or of a dropped query is never used again, because what was sent and
 published under it would be mistaken for something else.
 The name of a view can be: its next definition is another query (`catchment.query.definition_names`).
@@ -58,8 +58,8 @@ class Deployed:
     def add(self, query: SharedQuery, sql: str | None = None, bytes_of: BytesOf | None = None) -> Deployed:
         """Return the deployment with one more query.
 
-        Where `bytes_of` says what fragments send, one that runs is widened for the query if that pays, and those that
-        use it move; else what runs for others is not changed.
+        Where `bytes_of` says what fragments send, all queries are planned again with it if that pays, and those that
+        change their fragment move; else what runs for others is not changed.
         """
         definition = query.view or query.name
         view = view_of(definition)
@@ -77,13 +77,13 @@ class Deployed:
             definitions=definitions,
             dropped=tuple(n for n in self.dropped if n != view),
         )
-        may_widen = query.start is None and len(self.leaving) < MAX_LEAVING and query.name not in self.sharing.queries
-        if bytes_of is not None and may_widen:
+        may_move = query.start is None and len(self.leaving) < MAX_LEAVING and query.name not in self.sharing.queries
+        if bytes_of is not None and may_move:
             # A query that begins in the past is not moved: who follows both changes at once would not read its past.
-            wider = self.sharing.widen(query, bytes_of, {*self.leaving, *self.starts})
-            if wider is not None:
-                running = {f: d for f, d in wider.fragments.items() if f not in self.leaving}
-                return named.move(replace(wider, fragments=running))
+            target = self.sharing.plan_again(query, bytes_of, self.leaving, self.starts)
+            if target is not None:
+                running = {f: d for f, d in target.fragments.items() if f not in self.leaving}
+                return named.move(replace(target, fragments=running))
         sharing = self.sharing.add(query, self.leaving, f"_{self.version + 1}")
         new = tuple(f for f in sharing.fragments if f not in self.sharing.fragments)
         starts = self.starts if query.start is None else {**self.starts, **dict.fromkeys(new, query.start)}
@@ -245,6 +245,8 @@ class Deployed:
 
     def _name_for(self, name: str, demand: FragmentDemand) -> str:
         """Return the running fragment of a demand, or a new name."""
+        if self.sharing.fragments.get(name) == demand and name not in self.leaving:
+            return name
         running = [n for n, d in self.sharing.fragments.items() if d == demand and n not in self.leaving]
         return running[0] if running else f"{name}_{self.version + 1}"
 

@@ -13,24 +13,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from math import prod, sqrt
+from math import prod
 from statistics import fmean
 from typing import Any
 
 from catchment.optimizer.normal_form.expressions import columns_of
 from catchment.optimizer.sharing.demand import FragmentDemand
-from catchment.optimizer.sharing.statistics import Statistics, expected_groups, short_name
+from catchment.optimizer.sharing.demand_estimate import short_name
+from catchment.optimizer.sharing.equally_likely import likely_values
+from catchment.optimizer.sharing.record_sample import RecordSample
+from catchment.optimizer.sharing.statistics import Statistics
 from catchment.timeline import SECOND_US
 
 # A condition that has kept no record so far may keep some later: its selectivity is not assumed to be 0.
 LEAST_SELECTIVITY = 1e-4
-MOST_VALUES = 1e12  # of a column in which no value was met twice
 
 
 def apply_measurements(
-    known: Statistics, fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]
+    known: Statistics,
+    fragments: Mapping[str, FragmentDemand],
+    sites: Mapping[str, Mapping[str, Any]],
+    samples: Mapping[str, Mapping[str, RecordSample]] | None = None,
 ) -> Statistics:
-    """Return the statistics with what sites have measured in place of what is declared."""
+    """Return the statistics with what sites have measured in place of what is declared.
+
+    `samples` are some records of each stream, by site.
+    """
     streams = dict(known.streams)
     for name in {d.source.stream for d in fragments.values()} & streams.keys():
         mine = {f: d for f, d in fragments.items() if d.source.stream == name}
@@ -43,6 +51,7 @@ def apply_measurements(
             selectivity={**streams[name].selectivity, **_selectivity(mine, sites)},
             wire_ratio=1.0,
             batches_per_s=_batches_per_s(name, sites),
+            samples={} if samples is None else samples.get(name, {}),
         )
         ratio = _wire_ratio(Statistics(streams), mine, sites) or known.streams[name].wire_ratio
         streams[name] = replace(streams[name], wire_ratio=ratio)
@@ -113,15 +122,6 @@ def _alike(fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[
             rest = prod(known[c] for c in columns if c in known)
             known[unknown[0]] = max(joint[columns] / rest, 1.0)
     return known
-
-
-def likely_values(records: float, groups: float) -> float:
-    """Return of how many equally likely values so many records meet so many, on average."""
-    low, high = 1.0, MOST_VALUES
-    while high / low > 1.01:
-        middle = sqrt(low * high)
-        low, high = (low, middle) if expected_groups(middle, records) > groups else (middle, high)
-    return low
 
 
 def _selectivity(fragments: Mapping[str, FragmentDemand], sites: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from catchment.errors import PlanError
 from catchment.optimizer.choices import Strength
-from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, counted_argument
+from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
 from catchment.optimizer.sharing.derive import Derivation, derivation_of, is_derivable
 from catchment.optimizer.sharing.generalize import generalizations
 from catchment.project.options import did_you_mean
@@ -24,8 +24,8 @@ from catchment.storage.codec import stored
 # query was put into its best group when it was added.
 MAX_PAIRED_GROUPS = 32
 LEAST_GAIN = 0.1  # share of the present bytes per second that a better plan must save
-LEAST_SPELLED_GAIN = 1 / 3  # the same where values are sent in place of sketches
 MAX_WIDENED = 8  # how many groups, the most similar first, a query of a batch tries to widen
+MAX_REPLANNED = 32  # running queries that are planned again when one comes
 
 BytesOf = Callable[[FragmentDemand], float]
 
@@ -74,45 +74,47 @@ class SharingState:
             derivations={**self.derivations, query.name: derivation},
         )
 
-    def widen(self, query: SharedQuery, bytes_of: BytesOf, leave: Collection[str] = ()) -> SharingState | None:
-        """Return the state with one more query, served by a running fragment that is widened for it; None if none pays.
+    def plan_again(
+        self, query: SharedQuery, bytes_of: BytesOf, leave: Collection[str] = (), fixed: Collection[str] = ()
+    ) -> SharingState | None:
+        """Return the sharing of all queries and one more, planned together; None if that does not pay.
 
-        It pays where the wider fragment sends clearly less than the one that runs and one of the query's own would
-        together. A fragment that begins anyway then takes in what else it serves for less. The queries of all these
-        take their partials from the wider one.
+        Where a running fragment serves the query, nothing is changed. Queries of `fixed` fragments stay where they
+        are, and so do those of the fragments least like the query, where there are many queries. A query that changes
+        its fragment is sent twice for about one window; a tenth of what begins anew is added to what a plan sends,
+        which spreads that over ten windows.
         """
         if self.strength in (Strength.NONE, Strength.STRICT) or self._reuse(query, leave) is not None:
             return None
-        running = {
-            name: _Group(demand, tuple(self.queries[q] for q in self.users(name)))
-            for name, demand in self.fragments.items()
-            if name not in leave and self.users(name)
-        }
-        alone = _Group(query.demand, (query,))
-        wider = {name: found for name, g in running.items() if (found := g.widen(alone, bytes_of)) is not None}
-        gains = {name: _gain(running[name], alone, found, bytes_of, is_running=True) for name, found in wider.items()}
-        best = max(gains, key=lambda name: gains[name], default=None)
-        if best is None or gains[best] <= 0:
-            return None
-        widened, taken_in = wider[best], [best]
-        for name, group in running.items():
-            more = None if name == best else widened.widen(group, bytes_of)
-            if more is not None and _gain(widened, group, more, bytes_of, is_running=False) > 0:
-                widened = more
-                taken_in.append(name)
-        return self._replace(taken_in, widened)
+        running = {name: d for name, d in self.fragments.items() if name not in leave and self.users(name)}
+        known = _Batch(self.strength, bytes_of)
+        movable = self._most_similar(query, [name for name in running if name not in fixed])
+        queries = [self.queries[q] for name in movable for q in self.users(name)]
+        found = share([*queries, query], self.strength, known.bytes_of)
+        now = sum(known.bytes_of(running[name]) for name in movable) + known.bytes_of(query.demand)
+        begun = [d for d in found.fragments.values() if d not in running.values()]
+        then = sum(map(known.bytes_of, found.fragments.values())) + LEAST_GAIN * sum(map(known.bytes_of, begun))
+        return self._replace(movable, found) if then < now else None
 
-    def _replace(self, names: Collection[str], wider: _Group) -> SharingState:
-        """Return the state in which a wider group serves the users of some fragments, and its other members."""
-        derivations = dict(self.derivations)
-        for query in wider.members:
-            found = derivation_of(query, wider.demand, wider.demand.name)
-            assert found is not None
-            derivations[query.name] = found
+    def _most_similar(self, query: SharedQuery, names: Collection[str]) -> list[str]:
+        """Return the fragments most like a query, those that have at most `MAX_REPLANNED` users together."""
+        chosen: list[str] = []
+        users = 0
+        for name in sorted(names, key=lambda n: _distance(self.fragments[n], query.demand)):
+            users += len(self.users(name))
+            if users > MAX_REPLANNED:
+                break
+            chosen.append(name)
+        return chosen
+
+    def _replace(self, names: Collection[str], other: SharingState) -> SharingState:
+        """Return the state with the queries and fragments of another one in place of some fragments."""
         fragments = {f: d for f, d in self.fragments.items() if f not in names}
-        queries = {**self.queries, **{query.name: query for query in wider.members}}
         return replace(
-            self, queries=queries, fragments={**fragments, wider.demand.name: wider.demand}, derivations=derivations
+            self,
+            queries={**self.queries, **other.queries},
+            fragments={**fragments, **other.fragments},
+            derivations={**self.derivations, **other.derivations},
         )
 
     def drop(self, name: str) -> SharingState:
@@ -164,21 +166,6 @@ class _Group:
             if all(is_derivable(m.demand, demand) for m in members)
         ]
         return _Group(min(possible, key=bytes_of), members) if possible else None
-
-
-def _gain(one: _Group, other: _Group, wider: _Group, bytes_of: BytesOf, *, is_running: bool) -> float:
-    """Return by how much a wider group clearly sends less than two apart, in bytes per second; below 0 if it does not.
-
-    It must save a share of both where `one` runs, because that is then sent twice for a while, else of the other alone.
-    How often values repeat is known less well than how many there are, so that to send values in place of sketches must
-    promise more, unless one of the two sends these values already.
-    """
-    apart = bytes_of(one.demand) + bytes_of(other.demand)
-    sketched = {counted_argument(a) for g in (one, other) for a in g.demand.aggregates}
-    sent = {*one.demand.by_sql, *other.demand.by_sql}
-    is_spelled_out = any(argument in wider.demand.by_sql and argument not in sent for argument in sketched)
-    least = LEAST_SPELLED_GAIN if is_spelled_out else LEAST_GAIN
-    return apart - bytes_of(wider.demand) - least * (apart if is_running else bytes_of(other.demand))
 
 
 def share(queries: Iterable[SharedQuery], strength: Strength, bytes_of: BytesOf) -> SharingState:

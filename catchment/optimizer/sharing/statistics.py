@@ -13,45 +13,33 @@ Declared in `statistics.toml` beside `catchment.toml`:
     [streams.edits.selectivity] # the share of the records that a condition on a column keeps
     bot = 0.3
 
-A column of a look-up table is named TABLE.COLUMN. What is not declared is guessed by the constants below. The estimate
-of groups assumes that values are equally likely and independent, so it is an upper bound for skewed keys.
-
-Bytes are those before compression, so that one ratio corrects them all. What hardly shrinks counts for more: sketches,
-and what goes around each message however few rows it has.
+A column of a look-up table is named TABLE.COLUMN. What is not declared is guessed
+(`catchment.optimizer.sharing.demand_estimate` has the estimates).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from catchment.aggregates.sketches import SketchAggregate
 from catchment.errors import ConfigError, PlanError
-from catchment.optimizer.normal_form.expressions import columns_of
-from catchment.optimizer.normal_form.predicates import read_comparison
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, width_of
+from catchment.optimizer.sharing.demand_estimate import DemandEstimate, StreamStatistics
 from catchment.project import option_kinds as kinds
 from catchment.project.config import Project
 from catchment.project.options import Option, OptionKind, did_you_mean, read_options
 from catchment.project.toml_file import TomlFile
 from catchment.query.catalog import Catalog
 from catchment.query.sql.connectors import GeneratorConnector
-from catchment.query.sql.dialect import read_expression
 from catchment.query.sql.statements import Stream
 from catchment.timeline import SECOND_US
 
 FILE = "statistics.toml"
 
 DEFAULT_ROWS_PER_S = 1_000.0  # at each site of a stream about which nothing is declared or measured
-DEFAULT_DISTINCT = 100  # distinct values of a column about which nothing is declared
-DEFAULT_SELECTIVITY = 1 / 3  # selectivity of a condition that is not an equality
-SLICE_BYTES = 8  # size of the slice column of a partial
-PACKED_SHARE = 0.4  # about what is left of columns of keys and numbers when they are compressed
-MESSAGE_BYTES = 300 / PACKED_SHARE  # what goes around the rows of a message: the schema, sizes and counts per slice
 
 _TABLE = OptionKind("a table of numbers", dict)
 STREAM = (
@@ -62,18 +50,6 @@ STREAM = (
     Option("distinct", _TABLE),
     Option("selectivity", _TABLE),
 )
-
-
-@dataclass(frozen=True)
-class StreamStatistics:
-    """What is known about one stream; columns are named by their names, those of tables as TABLE.COLUMN."""
-
-    rows_per_s: Mapping[str, float]
-    row_bytes: float
-    distinct: Mapping[str, float] = field(default_factory=dict)
-    selectivity: Mapping[str, float] = field(default_factory=dict)
-    wire_ratio: float = 1.0
-    batches_per_s: float | None = None  # micro-batches per second of event time; None where it is not measured
 
 
 @dataclass(frozen=True)
@@ -103,87 +79,21 @@ class Statistics:
     def merged_bytes_per_s(self, demand: FragmentDemand, sites: Sequence[str] | None = None) -> float:
         """Return the bytes per second of a demand's partials after those of some sites (or of all) are merged."""
         known = self.of(demand.source.stream)
-        rows = sum(known.rows_per_s.get(s, 0.0) for s in (demand.source.sites if sites is None else sites))
-        groups = self._groups_per_s(demand, rows)
-        if not groups:
-            return 0.0
-        sent = groups * self._row_bytes(demand, self._kept(demand, rows) / groups)
-        return (sent + self._messages_per_s(demand, groups) * MESSAGE_BYTES) * known.wire_ratio
+        merged = demand.source.sites if sites is None else tuple(sites)
+        return DemandEstimate(demand, known, known.sample_of(merged)).bytes_per_s(known.rows_at(merged))
 
     def answer_bytes_per_s(self, query: SharedQuery) -> float:
         """Return the bytes per second of a query's answers."""
-        rows = sum(self.of(query.demand.source.stream).rows_per_s.get(s, 0.0) for s in query.demand.source.sites)
+        known = self.of(query.demand.source.stream)
+        sites = query.demand.source.sites
         size_s = query.window.size_us / SECOND_US
         slide_s = query.window.slide_us / SECOND_US
-        return self._groups(query.demand, rows * size_s) / slide_s * query.result_bytes
+        estimate = DemandEstimate(query.demand, known, known.sample_of(sites))
+        return estimate.groups(known.rows_at(sites) * size_s) / slide_s * query.result_bytes
 
     def sent_bytes_per_s(self, demand: FragmentDemand) -> float:
         """Return the bytes per second of a demand's partials at all its sites together."""
         return sum(self.partial_bytes_per_s(demand, site) for site in demand.source.sites)
-
-    def _groups_per_s(self, demand: FragmentDemand, rows_per_s: float) -> float:
-        slices_per_s = len(demand.slicing.cuts_us) * SECOND_US / demand.slicing.period_us
-        return self._groups(demand, rows_per_s / slices_per_s) * slices_per_s
-
-    def _messages_per_s(self, demand: FragmentDemand, groups_per_s: float) -> float:
-        """Return how many messages carry the groups: one per slice, or per micro-batch where one ends several."""
-        slices_per_s = len(demand.slicing.cuts_us) * SECOND_US / demand.slicing.period_us
-        batches_per_s = self.of(demand.source.stream).batches_per_s
-        return min(slices_per_s, groups_per_s, math.inf if batches_per_s is None else batches_per_s)
-
-    def _row_bytes(self, demand: FragmentDemand, records: float) -> float:
-        """Return about how many bytes one partial of so many records takes on the wire, before compression."""
-        sketches = [a for a in demand.aggregates if isinstance(a, SketchAggregate)]
-        states = (s.type for a in demand.aggregates if a not in sketches for s in a.states)
-        sketched = sum(a.size_bytes(min(records, self._distinct(a.argument or "", demand))) for a in sketches)
-        return SLICE_BYTES + sum(map(width_of, (*(k.type for k in demand.keys), *states))) + sketched / PACKED_SHARE
-
-    def _kept(self, demand: FragmentDemand, rows: float) -> float:
-        """Return how many of some records the conditions of a demand keep."""
-        return rows * math.prod(self._selectivity(c, demand) for c in demand.conditions)
-
-    def _groups(self, demand: FragmentDemand, rows: float) -> float:
-        """Return how many groups the records that the conditions keep meet."""
-        kept = self._kept(demand, rows)
-        return expected_groups(math.prod(self._distinct(k.sql, demand) for k in demand.keys), kept)
-
-    def _distinct(self, sql: str, demand: FragmentDemand) -> float:
-        """Return the distinct values of an expression: the product of those of its columns, fewer under an equality."""
-        columns = [short_name(c, demand.source.stream) for c in columns_of(sql)]
-        known = self.of(demand.source.stream).distinct
-        possible = math.prod(known.get(c, DEFAULT_DISTINCT) for c in columns)
-        for condition in demand.conditions:
-            found = read_comparison(condition)
-            if found is not None and found.subject == sql and found.operator in ("=", "in"):
-                possible = min(possible, len(found.values))
-        return max(possible, 1.0)
-
-    def _selectivity(self, condition: str, demand: FragmentDemand) -> float:
-        known = self.of(demand.source.stream)
-        columns = [short_name(c, demand.source.stream) for c in columns_of(condition)]
-        declared = [known.selectivity[c] for c in columns if c in known.selectivity]
-        if declared:
-            return min(declared)
-        found = read_comparison(condition)
-        if found is not None and found.operator in ("=", "in"):
-            return min(1.0, len(found.values) / self._distinct_of(columns, known))
-        return DEFAULT_SELECTIVITY
-
-    @staticmethod
-    def _distinct_of(columns: list[str], known: StreamStatistics) -> float:
-        return max(1.0, math.prod(known.distinct.get(c, DEFAULT_DISTINCT) for c in columns))
-
-
-def expected_groups(possible: float, records: float) -> float:
-    """Return how many of d equally likely groups n records meet: d (1 - (1 - 1/d)^n)."""
-    return possible * -math.expm1(records * math.log1p(-1 / possible)) if possible > 1 else min(1.0, records)
-
-
-@cache
-def short_name(column: str, stream: str) -> str:
-    """Return the name of a column in `statistics.toml`: x for `stream`.`x`, table.x for `table`.`x`."""
-    parts = [p.name for p in read_expression(column).parts]  # type: ignore[attr-defined]
-    return str(parts[-1]) if parts[0] == stream else ".".join(parts[:2])
 
 
 def load_statistics(project: Project, catalog: Catalog) -> Statistics:
