@@ -17,9 +17,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
-from catchment.arrays import Index
+from catchment.arrays import Index, Mask
 from catchment.errors import AggregateError
 
 Groups = Index  # the group of each row
@@ -102,9 +103,9 @@ class Aggregate(ABC):
         """Whether `merge_sql` can say how states are merged; else they are merged in the driver."""
         return True
 
-    def is_estimate(self, states: Sequence[pa.Array]) -> bool:
-        """Return whether any of these states gives an estimate and not the value of the records themselves."""
-        return not self.exact
+    def are_estimates(self, states: Sequence[pa.Array]) -> Mask:
+        """Return which of these states give an estimate and not the value of the records themselves."""
+        return np.full(len(states[0]), not self.exact)
 
     @abstractmethod
     def lift_sql(self) -> tuple[str, ...]:

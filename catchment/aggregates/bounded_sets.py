@@ -23,6 +23,7 @@ from catchment.aggregates.base import Aggregate, AggregateCall, Groups, StateCol
 from catchment.aggregates.grouped import sorted_codes, valid_rows
 from catchment.aggregates.hashing import hash_rows
 from catchment.aggregates.simple import ZEROS, is_ordered
+from catchment.arrays import Mask
 from catchment.errors import AggregateError, CatchmentError
 from catchment.storage.codec import stored
 
@@ -125,8 +126,8 @@ class CountDistinct(BoundedSet):
         """The relative standard deviation beyond the bound."""
         return 1.0 / math.sqrt(self.max_distinct - 1)
 
-    def is_estimate(self, states: Sequence[pa.Array]) -> bool:
-        return bool((_sizes(states[0]) > self.max_distinct).any())
+    def are_estimates(self, states: Sequence[pa.Array]) -> Mask:
+        return np.asarray(_sizes(states[0]) > self.max_distinct)
 
     def lift_sql(self) -> tuple[str, ...]:
         parts = [f"({self.argument}).{name}" if name else f"({self.argument})" for name in self._types]

@@ -108,8 +108,8 @@ class Percentile(Aggregate):
         """How far the rank of a value may be from the one asked for beyond the bound, with 99% confidence."""
         return float(kll_doubles_sketch.get_normalized_rank_error(SKETCH_K, self.many))
 
-    def is_estimate(self, states: Sequence[pa.Array]) -> bool:
-        return bool(states[1].null_count < len(states[1]))
+    def are_estimates(self, states: Sequence[pa.Array]) -> Mask:
+        return valid_rows(states[1])
 
     def lift_sql(self) -> tuple[str, ...]:
         x = f"(CAST(({self.argument}) AS DOUBLE) + 0.0D)"

@@ -75,7 +75,8 @@ class BoundTerms:
     `size` is the value of each row, which relative errors are relative to. `late` is the most that is missing: records
     or an amount, for AVG a relative error, for ranks and top-k a share; infinite where it is not known. `sampled` has a
     row of terms for each row that was sampled (see `sample_bounds.sample_widths`), NaN for the others; None where no
-    row was. `sketch` is the error of the sketch as its library states it: see `catchment.quality.laws`.
+    row was. `sketch` is the error of each row's sketch as its library states it (see `catchment.quality.laws`): 0 for a
+    row that is still exact, as a small distinct count is; None where no row has any.
     """
 
     law: BoundLaw
@@ -84,17 +85,17 @@ class BoundTerms:
     late_delta: float = 0.0
     late_counted: bool = False
     sampled: Floats | None = None
-    sketch: float = 0.0
+    sketch: Floats | None = None
 
     @classmethod
     def whole(cls, law: BoundLaw, sketch: float, rows: int) -> BoundTerms:
         """Return the terms of rows that lack nothing: only a sketch may be off."""
-        return cls(law, np.ones(rows), np.zeros(rows), sketch=sketch)
+        return cls(law, np.ones(rows), np.zeros(rows), sketch=np.full(rows, sketch))
 
     def errors(self, delta: float) -> Floats:
         """Return the bound of each row at confidence 1 - delta; infinite where it is not known."""
         rest = delta - np.where(self._is_late, self.late_delta, 0.0)
-        known = (rest > 0.0) | ~(self._is_sampled | (self.sketch > 0.0))
+        known = (rest > 0.0) | ~(self._is_sampled | self._is_sketched)
         known &= rest > -1e-12
         errors = np.full(len(self.size), np.inf)
         for share in np.unique(rest[known]):
@@ -110,8 +111,8 @@ class BoundTerms:
         estimated = self._is_late & (not self.late_counted)
         if self.law not in _PROVED_SAMPLES:
             estimated = estimated | self._is_sampled
-        if self.sketch > 0.0 and self.law not in _PROVED_SKETCHES:
-            estimated = np.ones(len(errors), dtype=bool)
+        if self.law not in _PROVED_SKETCHES:
+            estimated = estimated | self._is_sketched
         scale = f" {_SCALES[self.law]}" if self.law in _SCALES else ""
         stated = np.where(estimated, f"{BoundKind.ESTIMATED}{scale}", f"{BoundKind.PROVED}{scale}")
         kinds = np.where(errors == 0.0, str(BoundKind.EXACT), stated)
@@ -128,10 +129,20 @@ class BoundTerms:
             return np.zeros(len(self.size), dtype=bool)
         return np.asarray(~np.isnan(self.sampled).any(axis=1))
 
+    @property
+    def sketches(self) -> Floats:
+        """The error of the sketch of each row."""
+        return np.zeros(len(self.size)) if self.sketch is None else self.sketch
+
+    @property
+    def _is_sketched(self) -> Mask:
+        return np.asarray(self.sketches > 0.0)
+
     def _take(self, rows: Mask) -> BoundTerms:
         sampled = None if self.sampled is None else self.sampled[rows]
+        sketch = None if self.sketch is None else self.sketch[rows]
         return BoundTerms(
-            self.law, self.size[rows], self.late[rows], self.late_delta, self.late_counted, sampled, self.sketch
+            self.law, self.size[rows], self.late[rows], self.late_delta, self.late_counted, sampled, sketch
         )
 
     def _compose(self, delta: float) -> Floats:
@@ -159,7 +170,7 @@ class BoundTerms:
         if self.sampled is not None:
             rows = zip(self.sampled, self._is_sampled, strict=True)
             sampled = pa.array([_finite(terms) if is_sampled else None for terms, is_sampled in rows], sampled.type)
-        is_exact = ~self._is_late & ~self._is_sampled & (self.sketch == 0.0)
+        is_exact = ~self._is_late & ~self._is_sampled & ~self._is_sketched
         columns = [
             pa.array([str(self.law)] * n, pa.string()),
             pa.array(self.size),
@@ -167,7 +178,7 @@ class BoundTerms:
             pa.array(np.full(n, self.late_delta)),
             pa.array(np.full(n, self.late_counted)),
             sampled,
-            pa.array(np.full(n, self.sketch)),
+            pa.array(self.sketches),
         ]
         return pa.StructArray.from_arrays(columns, fields=list(TERMS_TYPE), mask=pa.array(is_exact))
 
@@ -204,7 +215,7 @@ def _read_terms(term: Mapping[str, Any]) -> BoundTerms:
         term["late_delta"],
         term["late_counted"],
         None if sampled is None else _floats(sampled)[np.newaxis, :],
-        term["sketch"],
+        np.array([term["sketch"]], dtype=np.float64),
     )
 
 
@@ -225,25 +236,30 @@ def _compose_average(terms: BoundTerms, delta: float) -> Floats:
 
 
 def _compose_distinct(terms: BoundTerms, delta: float) -> Floats:
-    error = distinct_error(terms.sketch, delta)
-    if error >= 1.0:
-        return np.full(len(terms.size), np.inf)
+    error = _sketch_errors(terms, delta, distinct_error)
     largest = terms.size / (1.0 - error) + terms.late
     too_low = np.where(largest > 0.0, 1.0 - terms.size / largest, 0.0)
-    return _unless_sampled(terms, np.where(np.isfinite(terms.late), np.maximum(error, too_low), np.inf))
+    is_known = np.isfinite(terms.late) & (error < 1.0)
+    return _unless_sampled(terms, np.where(is_known, np.maximum(error, too_low), np.inf))
 
 
 def _compose_quantile(terms: BoundTerms, delta: float) -> Floats:
-    return _unless_sampled(terms, terms.late + rank_error(terms.sketch, delta))
+    return _unless_sampled(terms, terms.late + _sketch_errors(terms, delta, rank_error))
 
 
 def _compose_share(terms: BoundTerms, delta: float) -> Floats:
-    return _unless_sampled(terms, terms.late + terms.sketch)
+    return _unless_sampled(terms, terms.late + terms.sketches)
 
 
 def _compose_nothing(terms: BoundTerms, delta: float) -> Floats:
-    unknown = terms._is_late | terms._is_sampled | (terms.sketch > 0.0)
+    unknown = terms._is_late | terms._is_sampled | terms._is_sketched
     return np.where(unknown, np.inf, 0.0)
+
+
+def _sketch_errors(terms: BoundTerms, delta: float, error_of: Callable[[float, float], float]) -> Floats:
+    """Return the error of each row's sketch at confidence 1 - delta."""
+    stated, rows = np.unique(terms.sketches, return_inverse=True)
+    return np.array([error_of(float(error), delta) for error in stated])[rows]
 
 
 def _unless_sampled(terms: BoundTerms, errors: Floats) -> Floats:

@@ -44,7 +44,7 @@ def test_what_is_kept_depends_on_the_records_and_not_on_how_they_were_split(
     whole, merged = merge(aggregate, values, [0] * len(values)), merge(aggregate, values, parts)
     is_small = len({0.0 if v == 0 else str(v) for v in values}) <= bound
     assert identical(whole[0].to_pylist(), merged[0].to_pylist())
-    assert aggregate.is_estimate(whole) == aggregate.is_estimate(merged) == (not is_small)
+    assert aggregate.are_estimates(whole).tolist() == aggregate.are_estimates(merged).tolist() == [not is_small]
     if is_small:
         assert identical(aggregate.lower(whole).to_pylist(), aggregate.lower(merged).to_pylist())
 
@@ -56,7 +56,7 @@ def test_beyond_the_bound_the_rank_is_within_the_stated_error(seed: int) -> None
     parts = random.choice(40, len(values), p=np.r_[[0.5], np.full(39, 0.5 / 39)])  # one part is large, the others small
     aggregate = percentile([0.1, 0.5, 0.99], 2_000)
     merged = merge(aggregate, values.tolist(), parts.tolist())
-    assert aggregate.is_estimate(merged)
+    assert aggregate.are_estimates(merged).all()
     for rank, found in zip((0.1, 0.5, 0.99), aggregate.lower(merged)[0].as_py(), strict=True):
         assert np.mean(values <= found) == pytest.approx(rank, abs=3 * aggregate.sketch_error)
 
@@ -68,7 +68,7 @@ def test_values_that_stand_for_many_records_count_as_many_in_a_sketch() -> None:
     few = aggregate.lift(pa.array([5.0, math.nan]), np.zeros(2, np.intp), 1)
     states = [pa.concat_arrays([counted, few[0]]), pa.concat_arrays([pa.nulls(1, pa.binary()), few[1]])]
     merged = aggregate.combine(states, np.zeros(2, np.intp), 1)
-    assert aggregate.is_estimate(merged)
+    assert aggregate.are_estimates(merged).all()
     assert aggregate.lower(merged).to_pylist() == [[1.0, aggregate.lower(merged)[0].as_py()[1], 2.0]]
 
 
@@ -76,7 +76,7 @@ def test_a_group_without_values_has_no_percentile() -> None:
     aggregate = percentile(0.5, 10)
     states = aggregate.lift(pa.array([None, 3.0], pa.float64()), np.array([0, 2]), 3)
     assert aggregate.lower(states).to_pylist() == [None, None, 3.0]
-    assert not aggregate.is_estimate(states)
+    assert not aggregate.are_estimates(states).any()
 
 
 @pytest.mark.parametrize("ranks", [1.5, [], [0.5, -0.1]])

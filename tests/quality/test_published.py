@@ -77,8 +77,8 @@ def test_kinds_say_what_a_bound_rests_on() -> None:
         "exact": terms(BoundLaw.COUNT, 9.0),
         "proved": terms(BoundLaw.COUNT, 100.0, sampled=one),
         "estimated": terms(BoundLaw.SUM, 100.0, sampled=np.array([[1.0]])),
-        "estimated rank": terms(BoundLaw.QUANTILE, 1.0, sketch=0.013),
-        "proved share": terms(BoundLaw.TOP, 1.0, sketch=0.01),
+        "estimated rank": terms(BoundLaw.QUANTILE, 1.0, sketch=np.array([0.013])),
+        "proved share": terms(BoundLaw.TOP, 1.0, sketch=np.array([0.01])),
         "unknown": terms(BoundLaw.UNBOUNDED, 1.0, 3.0),
     }
     for kind, given_terms in cases.items():
@@ -87,6 +87,19 @@ def test_kinds_say_what_a_bound_rests_on() -> None:
     assert counted.kinds(counted.errors(DELTA)) == ["proved"], "registered records were counted"
     believed = terms(BoundLaw.COUNT, 100.0, 5.0, late_delta=DELTA)
     assert believed.kinds(believed.errors(DELTA)) == ["estimated"]
+
+
+@pytest.mark.parametrize("law", [BoundLaw.DISTINCT, BoundLaw.QUANTILE, BoundLaw.TOP, BoundLaw.UNBOUNDED])
+def test_a_row_whose_sketch_is_still_exact_is_exact_beside_one_that_is_estimated(law: BoundLaw) -> None:
+    mixed = BoundTerms(law, np.array([10.0, 5_000.0]), np.zeros(2), sketch=np.array([0.0, 0.01]))
+    alone = terms(law, 5_000.0, sketch=np.array([0.01]))
+    errors = mixed.errors(DELTA)
+    assert errors[0] == 0.0
+    assert errors[1] == error_of(alone)
+    assert mixed.kinds(errors) == ["exact", *alone.kinds(alone.errors(DELTA))]
+    stored = mixed.to_arrow()
+    assert stored[0].as_py() is None
+    assert stored[1].as_py() == alone.to_arrow()[0].as_py()
 
 
 def test_terms_that_travel_with_a_row_give_its_bound_again_at_any_confidence() -> None:

@@ -148,13 +148,13 @@ class ResultBounds:
         counted = np.where(is_whole, 0.0, _or_infinite(deferred.records))
         return np.where(is_whole, 0.0, np.inf), dict.fromkeys((BoundLaw.COUNT, BoundLaw.DISTINCT), counted)
 
-    def _sketch_of_rows(self, law: ColumnLaw, revision: Publish) -> float:
-        """Return the error of a column's sketch; 0 where every row is still exact, as a small distinct count is."""
+    def _sketch_of_rows(self, law: ColumnLaw, revision: Publish) -> Floats:
+        """Return the error of each row's sketch; 0 where the row is still exact, as a small distinct count is."""
         aggregate = next((a for a in self.fragment.aggregates if a.name == law.aggregate), None)
         if aggregate is None or not law.sketch:
-            return law.sketch
+            return np.full(revision.rows.num_rows, law.sketch)
         states = [partials.one_array(revision.rows[s.name]) for s in aggregate.states]
-        return law.sketch if aggregate.is_estimate(states) else 0.0
+        return np.where(aggregate.are_estimates(states), law.sketch, 0.0)
 
     def window_bounds(self, revisions: Sequence[Publish]) -> RowBounds:
         """Return the bounds of each column over all rows of a window, as far as the window itself tells."""
@@ -239,7 +239,8 @@ class ResultBounds:
         late = np.array([self._late_of_window(law, r) for r in revisions], dtype=np.float64)
         sampled = np.where([[r.lowest_rate < 1.0] for r in revisions], np.inf, np.nan)
         counted = all(r.late is None or r.late.is_counted for r in revisions)
-        return BoundTerms(law.law, np.ones(len(revisions)), late, self.late_delta, counted, sampled, law.sketch)
+        n = len(revisions)
+        return BoundTerms(law.law, np.ones(n), late, self.late_delta, counted, sampled, np.full(n, law.sketch))
 
     def _late_of_window(self, law: ColumnLaw, revision: Publish) -> float:
         """Return the same for all rows of a window together, whose value counts as 1."""
