@@ -141,8 +141,9 @@ class CenterCore:
                 self.composed.pop(name, None)
             case ComposedAdded(query):
                 self._add_composed(query)
-            case QueryMoved(name, derivation, waits):
-                self._query(name).sources.move(derivation, self._floor_us(derivation.fragment), waits)
+            case QueryMoved(name, derivation, waits, takes_over):
+                floor_us = self._floor_us(derivation.fragment)
+                self._query(name).sources.move(derivation, floor_us, waits, takes_over)
             case QueryRenewed(query):
                 self._renew(query, now_us)
             case SiteJoined() | SiteRetired() | SiteReplaced() | SiteHealed():

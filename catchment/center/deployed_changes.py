@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from catchment.center.composed.query import ComposedQuery
 from catchment.center.core import CenterCore
@@ -46,8 +46,13 @@ def roster_changes(
             yield change(tuple(sorted(names)), site, orders.boundaries.get(site))
 
 
-def query_changes(core: CenterCore, queries: Iterable[CenterQuery], begun: Collection[str]) -> Iterator[Event]:
-    """Yield the events that bring a core to the queries that are deployed; none where it is there already."""
+def query_changes(
+    core: CenterCore, queries: Iterable[CenterQuery], begun: Mapping[str, Collection[str]]
+) -> Iterator[Event]:
+    """Yield the events that bring a core to the queries that are deployed; none where it is there already.
+
+    `begun` are the fragments that were begun during a run, each with those that end where it begins.
+    """
     wanted = {q.name: q for q in queries}
     yield from (QueryDropped(name) for name in list(core.queries) if name not in wanted)
     for name, query in wanted.items():
@@ -58,11 +63,10 @@ def query_changes(core: CenterCore, queries: Iterable[CenterQuery], begun: Colle
             yield QueryRenewed(query)
             continue
         for part in query.parts:
-            if (
-                part.derivation is not None
-                and core.queries[name].sources.newest_fragment(part.name) != part.source_fragment
-            ):
-                yield QueryMoved(name, part.derivation, part.source_fragment in begun)
+            fragment = part.source_fragment
+            newest = core.queries[name].sources.newest_fragment(part.name)
+            if part.derivation is not None and newest != fragment:
+                yield QueryMoved(name, part.derivation, fragment in begun, newest in begun.get(fragment, ()))
 
 
 def composed_changes(core: CenterCore, composed: Sequence[ComposedQuery]) -> Iterator[Event]:

@@ -40,14 +40,18 @@ class QueryDropped:
     name: str
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has takes_over
 @dataclass(frozen=True, slots=True)
 class QueryMoved:
-    """From where every site has begun it, a query takes its slices from another fragment."""
+    """From where every site has begun it, a query takes its slices from another fragment.
+
+    `takes_over`: each site ends the one where it begins the other, so that slices of both are taken.
+    """
 
     name: str
     derivation: Derivation
     waits: bool = True
+    takes_over: bool = False
 
 
 @stored()

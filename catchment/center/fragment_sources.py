@@ -2,12 +2,15 @@
 
 A query's partials come from a shared fragment by a derivation. A query may switch to another fragment at a slice
 boundary, because both yield the same partials: every slice is taken from exactly one fragment, and a window that spans
-the boundary is merged of both. A query that comes during a run begins where every site has begun to compute its
-fragment, so that no window is published that was seen only in part. It does not wait for a site that is away longer
-than its freshness: that site counts from where it begins, and the windows before name it (`catchment.center.roster`).
+the boundary is merged of both. Where one fragment hands over to another, each site has a boundary of its own.
 
-Invariants: the sources of a query cover the time from its start on without gap or overlap. What lands of a fragment
-before it is known where its source starts waits, and is then taken or passed over: never lost and never taken twice.
+A query that comes during a run begins where every site has begun to compute its fragment, so that no window is
+published that was seen only in part. It does not wait for a site that is away longer than its freshness: that site
+counts from where it begins, and the windows before name it (`catchment.center.roster`).
+
+Invariants: at every site, the sources of a query cover the time from its start on without gap or overlap. What lands
+of a fragment before it is known where its source starts waits, and is then taken or passed over: never lost and never
+taken twice.
 Beyond `MAX_WAITING_BYTES` the oldest of it is passed over, and the source starts after it.
 """
 
@@ -33,12 +36,14 @@ Arrival = tuple[pa.Table, RecordCounts]  # partials that have landed, with the r
 MAX_WAITING_BYTES = 64 * 2**20  # of arrivals of one source that wait until its start is known
 
 
-@stored(version=2, migrations={1: lambda fields: fields | {"heard_at_us": None, "late": ()}})
+# version 3 has takes_over
+@stored(version=3, migrations={1: lambda fields: fields | {"heard_at_us": None, "late": ()}, 2: dict})
 @dataclass
 class FragmentSource:
     """The slices in [start, until) that a query takes from one fragment.
 
-    `start_us` is unknown (None) until every site has begun to compute the fragment.
+    `start_us` is unknown (None) until every site has begun to compute the fragment. One that takes over starts where
+    the source before it does: each site has ended that one where it began this one, so no record of it is in both.
     """
 
     fragment: str
@@ -50,6 +55,7 @@ class FragmentSource:
     waiting: list[Arrival] = field(default_factory=list)  # arrivals that wait until the start is known
     heard_at_us: int | None = None  # when the first site had said where it began
     late: tuple[str, ...] = ()  # sites that had not said so when the source started
+    takes_over: bool = False  # from the source before it, at every site where that site begins
     waiting_bytes: int = field(default=0, metadata={"stored": False})
 
     def find_start(
@@ -62,7 +68,7 @@ class FragmentSource:
         """
         if self.start_us is not None:
             return False
-        known = {site: self._first_mark(site, frontiers) for site in roster.present} if self.waits else {}
+        known = {site: self.first_mark(site, frontiers) for site in roster.present} if self.waits else {}
         marks = [mark for mark in known.values() if mark is not None]
         has_waited = self.heard_at_us is not None and waited_us is not None and self.heard_at_us <= waited_us
         if len(marks) < len(known) and not has_waited:
@@ -73,14 +79,14 @@ class FragmentSource:
 
     def note_heard(self, frontiers: Mapping[str, Frontier], now_us: int) -> None:
         """Note when the first site has said where it begins."""
-        is_heard = self.waits and any(self._first_mark(site, frontiers) is not None for site in frontiers)
+        is_heard = self.waits and any(self.first_mark(site, frontiers) is not None for site in frontiers)
         if is_heard and self.heard_at_us is None:
             self.heard_at_us = now_us
 
     def note_late_beginners(self, query: CenterQuery, roster: Roster, frontiers: Mapping[str, Frontier]) -> None:
         """Let the sites that were not waited for count from where they have begun; what they had before never comes."""
         for site in self.late:
-            mark = self._first_mark(site, frontiers)
+            mark = self.first_mark(site, frontiers)
             if site not in roster.present:
                 self.late = tuple(s for s in self.late if s != site)
             elif mark is not None and self.start_us is not None:
@@ -106,7 +112,7 @@ class FragmentSource:
         if self.start_us is None and passed_over.num_rows:
             self.floor_us = max(self.floor_us, pc.max(passed_over[SLICE_COLUMN]).as_py() + 1)
 
-    def _first_mark(self, site: str, frontiers: Mapping[str, Frontier]) -> int | None:
+    def first_mark(self, site: str, frontiers: Mapping[str, Frontier]) -> int | None:
         return frontiers[site].first_mark(self.fragment) if site in frontiers else None
 
     def own_keys(self, keys: Sequence[str]) -> tuple[str, ...]:
@@ -182,10 +188,10 @@ class FragmentSources:
         assert query == self.query.name
         return self.sources[-1].fragment
 
-    def move(self, derivation: Derivation, floor_us: int, waits: bool) -> None:
+    def move(self, derivation: Derivation, floor_us: int, waits: bool, takes_over: bool = False) -> None:
         """Take the slices from another fragment, from where that is possible on. One move at a time."""
         if self.sources[-1].fragment != derivation.fragment:
-            self.sources.append(FragmentSource(derivation.fragment, derivation, floor_us, waits))
+            self.sources.append(FragmentSource(derivation.fragment, derivation, floor_us, waits, takes_over=takes_over))
 
     def take(self, fragment: str, table: pa.Table, records: RecordCounts) -> Iterator[Arrival]:
         """Yield the query's own partials in what landed of a fragment; they wait where the start is not known."""
@@ -200,8 +206,17 @@ class FragmentSources:
         self, frontiers: Mapping[str, Frontier], newest: Mapping[str, int], now_us: int
     ) -> Iterator[Arrival]:
         """Learn where sources start; yield what has waited for that. `newest`: the newest slice of each fragment."""
+        for source, heir in zip(self.sources, self.sources[1:], strict=False):
+            if heir.takes_over and source.start_us is None:  # what was passed over of one is missing in both
+                source.floor_us = max(source.floor_us, heir.floor_us)
         before: FragmentSource | None = None
         for source in self.sources:
+            if before is not None and source.takes_over:
+                if before.start_us is None:
+                    return
+                yield from self._take_over(before, source, frontiers)
+                before = source
+                continue
             if before is not None and source.start_us is None:
                 if before.start_us is None:
                     return
@@ -220,6 +235,22 @@ class FragmentSources:
             if source.late:
                 source.note_late_beginners(self.query, self.roster, frontiers)
             before = source
+
+    def _take_over(
+        self, before: FragmentSource, source: FragmentSource, frontiers: Mapping[str, Frontier]
+    ) -> list[Arrival]:
+        """Let a source take over from the one before it; return what has waited for that.
+
+        The one before ends when every site has said where it began the other: behind the last of these instants.
+        """
+        begins = [source.first_mark(site, frontiers) for site in self.roster.present]
+        known = [begin_us for begin_us in begins if begin_us is not None]
+        if len(known) == len(begins) and before.until_us == END_OF_TIME_US:
+            before.until_us = max([before.start_us or START_OF_TIME_US, *known])
+        if source.start_us is not None:
+            return []
+        source.start_us, source.floor_us = before.start_us, before.floor_us
+        return source.take_waiting()
 
     def forget_final(self, final_us: int, frontiers: Mapping[str, Frontier]) -> None:
         """Drop sources, and lives of sites, whose windows are all final.
@@ -244,10 +275,13 @@ class FragmentSources:
     def mark(self, frontier: Frontier) -> int:
         """Return how far a site has come with the query's slices."""
         mark = self._mark(frontier, self.sources[0])
+        reached_us = START_OF_TIME_US  # where the source begins at this site that the mark is one of
         for before, after in zip(self.sources, self.sources[1:], strict=False):
-            if after.start_us is None or mark < before.until_us:
+            until_us = frontier.first_mark(after.fragment) if after.takes_over else before.until_us
+            if after.start_us is None or until_us is None or mark < until_us:
                 return mark
-            mark = max(before.until_us, self._mark(frontier, after))
+            reached_us = max(reached_us, until_us)
+            mark = max(reached_us, self._mark(frontier, after))
         return mark
 
     def _mark(self, frontier: Frontier, source: FragmentSource) -> int:

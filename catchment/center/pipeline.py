@@ -85,7 +85,7 @@ class CenterPipeline:
     inbox: Inbox
     queries: Sequence[CenterQuery]
     fragments: Mapping[str, Fragment]
-    begun: Collection[str]  # the fragments that were begun during a run
+    begun: Mapping[str, Collection[str]]  # the fragments that were begun during a run, and those that end there
     tables: Mapping[str, ResultTables]
     clock: Clock
     merge: Merge = merge_here
@@ -125,7 +125,7 @@ class CenterPipeline:
         self,
         queries: Sequence[CenterQuery],
         fragments: Mapping[str, Fragment],
-        begun: Collection[str],
+        begun: Mapping[str, Collection[str]],
         tables: Mapping[str, ResultTables],
         orders: SiteOrders,
         deferrable: Mapping[str, DeferrableFragment],

@@ -46,9 +46,9 @@ class SeveralSources:
         """Return the fragment that a side takes its newest slices from."""
         return self._part(query).newest_fragment(query)
 
-    def move(self, derivation: Derivation, floor_us: int, waits: bool) -> None:
+    def move(self, derivation: Derivation, floor_us: int, waits: bool, takes_over: bool = False) -> None:
         """Take the slices of one side from another fragment, from where that is possible on."""
-        self._part(derivation.query).move(derivation, floor_us, waits)
+        self._part(derivation.query).move(derivation, floor_us, waits, takes_over)
 
     def take(self, fragment: str, table: pa.Table, records: RecordCounts) -> Iterator[Arrival]:
         """Yield the query's rows in what landed of a fragment; they wait until all sides have begun."""

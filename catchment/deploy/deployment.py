@@ -118,6 +118,7 @@ class Deployment:
                 demand.source.max_errors,
                 deployed.starts.get(name),
                 goes_by_stream=0 < len(watches) < len(self._fed_by(name)),
+                ends=deployed.handovers.get(name, ()),
             )
             yield plan, demand.source.sites
 

@@ -37,6 +37,7 @@ class FragmentPlan:
     max_errors: int | None = None  # failing records per window that are set aside; None: the first one suspends it
     start: ViewStart | None = None
     goes_by_stream: bool = False  # whether it serves views without a contract beside others with one
+    ends: tuple[str, ...] = ()  # fragments that end where it begins
 
     @property
     def slacks(self) -> tuple[SlackPlan, ...]:

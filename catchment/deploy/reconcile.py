@@ -3,13 +3,16 @@
 Nothing restarts and nothing waits. A fragment that begins during a run states the first instant from which on its site
 computes every record: just after the newest event time that was read before. That instant is exact only between two
 micro-batches of a stream, so callers hold the batch lock of the stream. One that begins in the past states where that
-is, and reads the micro-batches before from history.
+is, and reads the micro-batches before from history. One that others hand over to begins at the next slice that starts
+in all of them, and these end there: no record of a site is in both, wherever other sites begin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
+from catchment.center.roster import next_common_boundary
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.query.view_start import ViewStart
@@ -32,16 +35,49 @@ def site_changes(
     wanted = {p.fragment.name: p for p in plans if p.fragment.stream == stream}
     here = {f.name for f in core.definitions if f.stream == stream}
     yield from (FragmentDropped(name) for name in sorted(here - wanted.keys()))
+    begins = _Begins(core, wanted, here, newest_us)
     for name, plan in wanted.items():
         running = core.running(name) if name in here else None
         if running is None or not _runs_as_planned(running, plan):
-            begin_us = _begin_us(newest_us, plan.start) if plan.begun and running is None else None
+            begin_us = begins.find_us(name) if plan.begun and running is None else None
             past = None if begin_us is None else _past(begin_us, newest_us, batches, plan.until_us)
+            from_us = START_OF_TIME_US if begin_us is None or not plan.ends else begin_us
             yield FragmentAdded(
-                plan.fragment, plan.policy, plan.weight, begin_us, plan.slacks, past, plan.goes_by_stream
+                plan.fragment, plan.policy, plan.weight, begin_us, plan.slacks, past, plan.goes_by_stream, from_us
             )
-        if plan.until_us is not None and (running is None or running.until_us != plan.until_us):
+        if plan.until_us is not None and (running is None or running.until_us > plan.until_us):
             yield FragmentBounded(name, plan.until_us)
+    for name in (n for n, plan in wanted.items() if n not in here and plan.begun):
+        yield from (FragmentBounded(old, begins.find_us(name)) for old in wanted[name].ends if old in wanted)
+
+
+@dataclass(frozen=True)
+class _Begins:
+    """Where fragments begin that do not run here yet."""
+
+    core: SiteCore
+    wanted: Mapping[str, FragmentPlan]
+    here: Collection[str]
+    newest_us: int | None
+
+    def find_us(self, name: str) -> int:
+        """Return where a fragment begins: where it takes over from others, at a slice of all of them.
+
+        It does not begin before one of these does, which may yet have to.
+        """
+        plan = self.wanted[name]
+        begin_us = _begin_us(self.newest_us, plan.start)
+        olds = [old for old in plan.ends if old in self.wanted]
+        if not olds:
+            return begin_us
+        slicings = [self.wanted[n].fragment.slicing for n in (name, *olds)]
+        return next_common_boundary(slicings, max([begin_us, *map(self._first_us, olds)]))
+
+    def _first_us(self, name: str) -> int:
+        """Return the instant before which a fragment takes nothing."""
+        if name in self.here:
+            return self.core.running(name).from_us
+        return self.find_us(name) if self.wanted[name].begun else START_OF_TIME_US
 
 
 def _runs_as_planned(running: RunningFragment, plan: FragmentPlan) -> bool:

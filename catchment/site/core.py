@@ -109,7 +109,8 @@ class SiteCore:
                 self._clocks.pop(self._find(name).clock_name, None)
                 del self._fragments[name]
             case FragmentBounded(name=name, until_us=until_us):
-                self._find(name).until_us = until_us
+                fragment = self._find(name)
+                fragment.until_us = min(fragment.until_us, until_us)  # what was not taken before is another's
             case Absorbed(fragment=name):
                 fragment = self._find(name)
                 fragment.absorb(event, self._clock_of(fragment), now_us)

@@ -22,10 +22,12 @@ from catchment.site.reader import ReadingPaused, ReadingResumed
 from catchment.site.slack import SlackPlan
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordsQuarantined
 from catchment.storage.codec import stored
+from catchment.timeline import START_OF_TIME_US
 from catchment.wire.messages import BackfillFact, MarkFact, Repaired, Shed, Standing, SuspensionFact, Updates
 
 
-@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has past, version 3 goes_by_stream
+# Version 2 has past, version 3 goes_by_stream, version 4 from_us.
+@stored(version=4, migrations={1: dict, 2: dict, 3: dict})
 @dataclass(frozen=True, slots=True)
 class FragmentAdded:
     """Partials of this fragment will come from now on; `weight` is its share of the link among its peers.
@@ -35,7 +37,7 @@ class FragmentAdded:
 
     `begin_us` is the first mark that is stated of the fragment, where the stream has been read before: records from
     this instant on are all yet to come. None: the stream is read from its beginning. With a `past`, some of them come
-    from history.
+    from history. Slices that start before `from_us` are not wanted: another fragment has them.
     """
 
     fragment: Fragment
@@ -45,6 +47,7 @@ class FragmentAdded:
     slacks: tuple[SlackPlan, ...] = ()
     past: PastBatches | None = None
     goes_by_stream: bool = False
+    from_us: int = START_OF_TIME_US
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < float("inf"):

@@ -46,6 +46,7 @@ class RunningFragment:
     slacks: tuple[SlackPlan, ...]
     until_us: int
     goes_by_stream: bool
+    from_us: int
 
 
 def _add_stated_mark(fields: dict[str, Any]) -> dict[str, Any]:
@@ -53,8 +54,8 @@ def _add_stated_mark(fields: dict[str, Any]) -> dict[str, Any]:
     return fields | {"stated_us": fields["gate"].announced_us}
 
 
-# Version 2 has suspension and account, version 3 backfill, version 4 marks per query.
-@stored(version=4, migrations={1: dict, 2: dict, 3: _add_stated_mark})
+# Version 2 has suspension and account, version 3 backfill, version 4 marks per query, version 5 from_us.
+@stored(version=5, migrations={1: dict, 2: dict, 3: _add_stated_mark, 4: dict})
 @dataclass(eq=False)
 class SiteFragment:
     """Takes partials in and gives updates and progress out, for one fragment."""
@@ -72,6 +73,7 @@ class SiteFragment:
     goes_by_stream: bool = False  # whether a query without a contract is served beside others
     stated_us: int = START_OF_TIME_US  # the mark that was stated of all its queries
     stated_queries: dict[str, int] = field(default_factory=dict)  # query -> the mark that was stated of it alone
+    from_us: int = START_OF_TIME_US  # slices that start before are not wanted: another fragment has them
 
     @classmethod
     def start(cls, added: FragmentAdded) -> SiteFragment:
@@ -85,6 +87,7 @@ class SiteFragment:
             begin_us=added.begin_us,
             backfill=None if added.past is None else Backfill.of(added.past),
             goes_by_stream=added.goes_by_stream,
+            from_us=added.from_us,
         )
 
     def update(self, added: FragmentAdded) -> None:
@@ -144,7 +147,9 @@ class SiteFragment:
 
     def describe(self) -> RunningFragment:
         """Return how it runs."""
-        return RunningFragment(self.fragment, self.policy, self.weight, self.plans, self.until_us, self.goes_by_stream)
+        return RunningFragment(
+            self.fragment, self.policy, self.weight, self.plans, self.until_us, self.goes_by_stream, self.from_us
+        )
 
     def as_added(self) -> FragmentAdded:
         """Return the event that adds it as it is now, with nothing in it."""
@@ -155,6 +160,7 @@ class SiteFragment:
             self.begin_us,
             self.plans,
             goes_by_stream=self.goes_by_stream,
+            from_us=self.from_us,
         )
 
     def status(self) -> dict[str, Any]:
@@ -185,7 +191,7 @@ class SiteFragment:
         self._take_in(Absorbed(self.name, event.partials, event.records), clock, now_us)
 
     def _take_in(self, event: Absorbed, clock: EventClock, now_us: int) -> None:
-        event = _drop_unwanted(event, self.until_us)
+        event = _drop_unwanted(event, self.from_us, self.until_us)
         if event.partials.num_rows:
             partials = self.cache.conform(event.partials)
             slots = self.cache.find_slots(partials)
@@ -208,7 +214,7 @@ class SiteFragment:
     def skip(self, event: BatchSkipped) -> None:
         """Count a micro-batch of which it has taken nothing, as far as somebody wants it."""
         self.account.skip()
-        wanted = tuple(r for r in event.records if r[0] < self.until_us)
+        wanted = tuple(r for r in event.records if self.from_us <= r[0] < self.until_us)
         self.suspension.skip(replace(event, records=wanted))
 
     def release(self, clock: EventClock, link: LinkView, now_us: int) -> list[Updates]:
@@ -301,9 +307,10 @@ class SiteFragment:
         return messages
 
 
-def _drop_unwanted(event: Absorbed, until_us: int) -> Absorbed:
+def _drop_unwanted(event: Absorbed, from_us: int, until_us: int) -> Absorbed:
     """Return a micro-batch without the slices that nobody wants."""
-    if until_us == END_OF_TIME_US or not event.partials.num_rows:
+    if (from_us == START_OF_TIME_US and until_us == END_OF_TIME_US) or not event.partials.num_rows:
         return event
-    partials = event.partials.filter(pc.less(event.partials[SLICE_COLUMN], until_us))
-    return Absorbed(event.fragment, partials, tuple(r for r in event.records if r[0] < until_us))
+    slices = event.partials[SLICE_COLUMN]
+    partials = event.partials.filter(pc.and_(pc.greater_equal(slices, from_us), pc.less(slices, until_us)))
+    return Absorbed(event.fragment, partials, tuple(r for r in event.records if from_us <= r[0] < until_us))

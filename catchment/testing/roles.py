@@ -68,7 +68,7 @@ class SimulatedCenter:
             self.inbox,
             deployment.center_queries,
             deployment.deployed.known,
-            deployment.deployed.begun,
+            deployment.deployed.begun_after,
             make_all_tables(deployment.plans, self._make_tables),
             clock,
             orders=deployment.deployed.orders,
@@ -89,7 +89,7 @@ class SimulatedCenter:
         self.pipeline.deploy(
             deployment.center_queries,
             deployed.known,
-            deployed.begun,
+            deployed.begun_after,
             tables,
             deployed.orders,
             deployment.deferrable,

@@ -91,7 +91,11 @@ class LiveSite:
     def deploy(self, deployed: Deployed) -> None:
         plans = [
             FragmentPlan(
-                deployed.sharing.fragment(n), policy_by_name(self.policy), n in deployed.begun, deployed.leaving.get(n)
+                deployed.sharing.fragment(n),
+                policy_by_name(self.policy),
+                n in deployed.begun,
+                deployed.leaving.get(n),
+                ends=deployed.handovers.get(n, ()),
             )
             for n, demand in deployed.sharing.fragments.items()
             if self.name in demand.source.sites
@@ -219,7 +223,7 @@ class LiveCenter:
         """Bring it to what is deployed; the plans of views that are joins are given with it."""
         self.fragments = deployed.known
         queries = [self._query(view, deployed, (plans or {}).get(view)) for view in deployed.views]
-        events = list(query_changes(self.core, queries, deployed.begun))
+        events = list(query_changes(self.core, queries, deployed.begun_after))
         if events:
             self.host.submit("deploy", events)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import lcm
 
 from catchment.errors import PlanError
 from catchment.optimizer.choices import Strength
@@ -27,17 +28,21 @@ from catchment.query.sql.statements import DropView
 from catchment.query.view_start import ViewStart
 from catchment.query.window_repair import WindowRepair
 from catchment.storage.codec import stored
-from catchment.timeline import START_OF_TIME_US
+from catchment.timeline import END_OF_TIME_US, SECOND_US, START_OF_TIME_US
 
 # Definitions of ended fragments are kept, so that segments of them that are still in flight are accepted and ignored.
 # Beyond this many the oldest are forgotten, and such a segment would be refused.
 MAX_RETIRED = 1_000
 # Fragments that queries have left are computed until their windows are final. While there are so many, nothing moves.
 MAX_LEAVING = 12
+MAX_HANDOVER_US = 600 * SECOND_US  # of event time; for longer nobody waits for slices that start together
 
 
-# version 3 has starts, version 4 definitions, version 5 renewals, version 6 repairs
-@stored(version=6, migrations={1: lambda fields: fields | {"orders": SiteOrders()}, 2: dict, 3: dict, 4: dict, 5: dict})
+# version 3 has starts, version 4 definitions, version 5 renewals, version 6 repairs, version 7 handovers
+@stored(
+    version=7,
+    migrations={1: lambda fields: fields | {"orders": SiteOrders()}, 2: dict, 3: dict, 4: dict, 5: dict, 6: dict},
+)
 @dataclass(frozen=True)
 class Deployed:
     """The sharing in force, its version, and its past."""
@@ -54,6 +59,7 @@ class Deployed:
     definitions: Mapping[str, int] = field(default_factory=dict)  # views with more than one, and how many those are
     renewals: Mapping[str, int] = field(default_factory=dict)  # query -> how often its fragment was renewed
     repairs: Mapping[str, WindowRepair] = field(default_factory=dict)  # by the view that computes windows again
+    handovers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # fragment -> those that end where it begins
 
     def add(self, query: SharedQuery, sql: str | None = None, bytes_of: BytesOf | None = None) -> Deployed:
         """Return the deployment with one more query.
@@ -77,7 +83,7 @@ class Deployed:
             definitions=definitions,
             dropped=tuple(n for n in self.dropped if n != view),
         )
-        may_move = query.start is None and len(self.leaving) < MAX_LEAVING and query.name not in self.sharing.queries
+        may_move = query.start is None and self.may_move and query.name not in self.sharing.queries
         if bytes_of is not None and may_move:
             # A query that begins in the past is not moved: who follows both changes at once would not read its past.
             target = self.sharing.plan_again(query, bytes_of, self.leaving, self.starts)
@@ -134,8 +140,12 @@ class Deployed:
     def move(self, target: SharingState) -> Deployed:
         """Return the same queries over the fragments of another sharing.
 
-        Fragments that no query uses any more end when the windows that they feed are final.
+        Fragments that no query uses any more end when the windows that they feed are final. Those whose queries all go
+        to one fragment that begins now hand over to it: each site ends the one where it begins the other. Nothing
+        moves before every site has done that.
         """
+        if self.is_handing_over:
+            return self
         names = {f: self._name_for(f, demand) for f, demand in target.fragments.items()}
         fragments = {names[f]: demand for f, demand in target.fragments.items()}
         derivations = {q: replace(d, fragment=names[d.fragment]) for q, d in target.derivations.items()}
@@ -144,8 +154,45 @@ class Deployed:
         kept = {f: self.sharing.fragments[f] for f in left}
         sharing = replace(target, fragments={**kept, **fragments}, derivations=derivations)
         return replace(
-            self, sharing=sharing, begun=(*self.begun, *new), leaving={**left, **self.leaving}, version=self.version + 1
+            self,
+            sharing=sharing,
+            begun=(*self.begun, *new),
+            leaving={**left, **self.leaving},
+            handovers={**self.handovers, **self._find_handovers(left, new, sharing)},
+            version=self.version + 1,
         )
+
+    def _find_handovers(
+        self, left: Collection[str], new: Collection[str], sharing: SharingState
+    ) -> dict[str, tuple[str, ...]]:
+        """Return the fragments that begin now, each with those that are left and hand over to it.
+
+        Both have a slice that starts at the same instant at least every `MAX_HANDOVER_US`: nobody waits for longer.
+        """
+        found: dict[str, tuple[str, ...]] = {}
+        for old in left:
+            users = [q for q in self.sharing.users(old) if q in sharing.derivations]
+            heirs = {sharing.derivations[q].fragment for q in users}
+            if len(heirs) == 1 and heirs <= set(new):
+                (heir,) = heirs
+                found[heir] = (*found.get(heir, ()), old)
+        return {heir: olds for heir, olds in found.items() if _period_us(sharing, (heir, *olds)) <= MAX_HANDOVER_US}
+
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether some site may not have begun a fragment yet that others hand over to."""
+        ends = [self.leaving.get(old, START_OF_TIME_US) for olds in self.handovers.values() for old in olds]
+        return any(end_us is None or end_us == END_OF_TIME_US for end_us in ends)
+
+    @property
+    def may_move(self) -> bool:
+        """Whether queries may change their fragments now: one handover at a time, and not while much was left."""
+        return len(self.leaving) < MAX_LEAVING and not self.is_handing_over
+
+    @property
+    def begun_after(self) -> dict[str, tuple[str, ...]]:
+        """The fragments that were begun during a run, each with those that end where it begins."""
+        return {name: self.handovers.get(name, ()) for name in self.begun}
 
     def renew(self, streams: Collection[str], starts: Mapping[str, ViewStart | None]) -> Deployed:
         """Return the deployment in which all that is answered from some streams is computed again, by new fragments.
@@ -260,6 +307,11 @@ class Deployed:
             starts={f: start for f, start in self.starts.items() if f not in over},
             retired=dict([*self.retired.items(), *over.items()][-MAX_RETIRED:]),
             leaving={f: until for f, until in self.leaving.items() if f not in over},
+            handovers={
+                heir: tuple(old for old in olds if old not in over)
+                for heir, olds in self.handovers.items()
+                if heir not in over
+            },
         )
 
 
@@ -306,6 +358,11 @@ def _earliest_starts(
         if start is not None and (fragment not in found or _instant_us(start) < _instant_us(found[fragment])):
             found[fragment] = start
     return found
+
+
+def _period_us(sharing: SharingState, names: Collection[str]) -> int:
+    """Return after how long the slices of some fragments start together again."""
+    return lcm(*(sharing.fragments[name].slicing.period_us for name in names))
 
 
 def _instant_us(start: ViewStart) -> int:

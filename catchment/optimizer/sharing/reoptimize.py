@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.move_account import MoveAccount
-from catchment.optimizer.sharing.deployed import MAX_LEAVING, Deployed
+from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.share import LEAST_GAIN, BytesOf, SharingState, share
 from catchment.timeline import SECOND_US
 
@@ -29,8 +29,8 @@ class SharingReoptimizer:
         """
         elapsed_s = 0.0 if self.last_us is None else max(0, now_us - self.last_us) / SECOND_US
         self.last_us = now_us
-        if len(deployed.leaving) >= MAX_LEAVING or deployed.strength in (Strength.NONE, Strength.STRICT):
-            return None  # sites still compute what was left; and weaker sharing leaves nothing to choose
+        if not deployed.may_move or deployed.strength in (Strength.NONE, Strength.STRICT):
+            return None  # sites still compute or hand over what was left; weaker sharing leaves nothing to choose
         target = share(deployed.sharing.queries.values(), deployed.strength, bytes_of)
         present_rate = sum(bytes_of(d) for f, d in deployed.sharing.fragments.items() if f not in deployed.leaving)
         gain = present_rate - sum(map(bytes_of, target.fragments.values()))

@@ -70,7 +70,7 @@ class CenterRole:
             self._inbox,
             deployment.center_queries,
             deployment.deployed.known,
-            deployment.deployed.begun,
+            deployment.deployed.begun_after,
             make_all_tables(deployment.plans, self._make_tables),
             clock,
             make_merge(spark),
@@ -110,7 +110,7 @@ class CenterRole:
         self.pipeline.deploy(
             deployment.center_queries,
             deployed.known,
-            deployed.begun,
+            deployed.begun_after,
             tables,
             deployed.orders,
             deployment.deferrable,
