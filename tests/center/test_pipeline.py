@@ -86,7 +86,7 @@ class World:
         query = CenterQuery("q", self.fragment, WINDOW, ("a",), 1_000_000)
         inbox = Inbox(self.folder / "inbox")
         tables = cast("ResultTables", self.tables)
-        self.center = CenterPipeline(project, inbox, [query], {"q": self.fragment}, (), {"q": tables}, ManualClock(0))
+        self.center = CenterPipeline(project, inbox, [query], {"q": self.fragment}, {}, {"q": tables}, ManualClock(0))
 
     def send(self) -> int:
         """Let segments of all records land, one record each; return how many there are."""

@@ -61,7 +61,7 @@ class World:
         queries = [CenterQuery(n, f, WINDOW, ("a",), HORIZON_US) for n, f in self.fragments.items()]
         tables = {n: self._tables(n) for n in self.fragments}
         inbox = Inbox(self.folder / "inbox")
-        self.center = CenterPipeline(project, inbox, queries, self.fragments, (), tables, self.clock)
+        self.center = CenterPipeline(project, inbox, queries, self.fragments, {}, tables, self.clock)
 
     def crash(self) -> None:
         self.center.host.journal.close()

@@ -51,7 +51,7 @@ class Operated:
         queries = self.deployment.center_queries
         changes = list(roster_changes(self.core, queries, self.deployment.deployed.orders))
         self.core.handle_all(changes, 0)
-        self.core.handle_all(list(query_changes(self.core, queries, self.deployment.deployed.begun)), 0)
+        self.core.handle_all(list(query_changes(self.core, queries, self.deployment.deployed.begun_after)), 0)
         return changes
 
     def restart(self) -> None:
