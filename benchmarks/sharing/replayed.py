@@ -171,12 +171,14 @@ class _Online:
         for number in range(1, len(replay.queries) + 1):
             for batch in range(replay.arrival(number - 1) + 1, replay.arrival(number)):
                 if batch * BATCH_S >= FIRST_CHECK_S and batch % CHECK_EVERY == 0:
+                    deployed = _with_every_site_begun(deployed, batch)
                     target = moving.choose_move(deployed, self._estimate(deployed, batch), batch * BATCH_S * SECOND_US)
                     if target is not None:
                         deployed = deployed.move(target)
                         self._follow(deployed, batch)
             if number < len(replay.queries):
                 batch = replay.arrival(number)
+                deployed = _with_every_site_begun(deployed, batch)
                 deployed = deployed.add(replay.queries[number], None, self._estimate(deployed, batch))
                 self._follow(deployed, batch)
         return self._total()
@@ -246,6 +248,11 @@ class _Online:
                 }
         rate = recent * SECOND_US / max(now_us - recent_us, SECOND_US)
         return {"rows_per_s": {"edits": rate}, "batches_per_s": {"edits": 1 / BATCH_S}, "fragments": fragments}
+
+
+def _with_every_site_begun(deployed: Deployed, batch: int) -> Deployed:
+    """The deployment when every site has begun what began before this batch: fragments that were left have ended."""
+    return deployed.with_ends({f: batch for f, until in deployed.leaving.items() if until is None})
 
 
 def _table(stream: Stream, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
