@@ -105,7 +105,7 @@ class RunningQuery:
         if self.has_begun:
             self._begin()
             yield from self.windows.settle(self.site_marks(frontiers), now_us)
-            self.sources.forget_final(self.windows.state.final_us, frontiers)
+            self.sources.forget_final(self.windows.settled_us, frontiers)
 
     def follow_answers(
         self, event: AnswersSuspended | AnswersResumed | AnswersRecalled, now_us: int

@@ -8,13 +8,13 @@ import pytest
 
 from catchment.center import fragment_sources
 from catchment.center.core import CenterCore
-from catchment.center.events import EXACT, FINAL, ON_TIME, Publish, QueryAdded
+from catchment.center.events import EXACT, FINAL, ON_TIME, Publish, QueryAdded, Recalled
 from catchment.center.query import CenterQuery
 from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.storage.codec import decode, encode
 from catchment.timeline import END_OF_TIME_US, WindowSpec
 from catchment.wire.messages import Progress
-from tests.worlds.world import lifted, make_fragment
+from tests.worlds.world import Tables, lifted, make_fragment
 
 WINDOW = WindowSpec.tumbling(10)
 FRAGMENT = make_fragment(WINDOW)
@@ -24,9 +24,9 @@ FRESHNESS = 50
 class Sites:
     """Two sites that have begun the fragment of a new query, or not yet; one record per site and window."""
 
-    def __init__(self, freshness: int | None = FRESHNESS) -> None:
+    def __init__(self, freshness: int | None = FRESHNESS, horizon: int = 100_000) -> None:
         self.core = CenterCore()
-        query = CenterQuery("q", FRAGMENT, WINDOW, ("a", "b"), 100_000, freshness)
+        query = CenterQuery("q", FRAGMENT, WINDOW, ("a", "b"), horizon, freshness)
         self.core.handle(QueryAdded(query, waits=True), 0)
         self.sent: dict[str, tuple[int, int]] = {"a": (0, 0), "b": (0, 0)}  # segments, rows
         self.published: list[Publish] = []
@@ -42,7 +42,7 @@ class Sites:
         landed = Landed(site, number, updates, (Progress("q", mark, rows),))
         self.handle(Gathered("q", absorbed.partials, records), landed, Ticked())
 
-    def handle(self, *events: Gathered | Landed | Ticked) -> None:
+    def handle(self, *events: Gathered | Landed | Recalled | Ticked) -> None:
         self.published += [a for a in self.core.handle_all(events, self.now) if isinstance(a, Publish)]
 
     def restart(self) -> None:
@@ -77,6 +77,25 @@ def test_a_query_begins_with_the_others_and_names_the_site_that_is_away(restarts
     assert {start for start in newest if start not in whole} == set(range(110, 260, 10))
     assert EXACT not in {p.status for p in sites.published if p.window.start_us < 260}
     assert {newest[start].status for start in (280, 290) if start in newest} <= {EXACT, FINAL}
+
+
+def test_a_window_whose_first_records_come_late_names_the_site_that_began_in_it() -> None:
+    sites = Sites(horizon=100)
+    sites.send("a", [], 103)
+    sites.now += FRESHNESS  # it begins at 110, without `b`
+    sites.send("a", [125], 140)
+    sites.send("b", [], 117)  # `b` has begun in the middle of the first window, of which nobody has a record yet
+    sites.send("b", [], 140)
+    assert min(sites.newest()) == 120
+    sites.send("a", [115], 150)  # late, and waits for its repair while the horizon passes
+    sites.send("a", [], 400)
+    sites.send("b", [], 400)
+    for repair in list(sites.core.repairs(sites.now, everything=True)):
+        nothing = Tables(FRAGMENT).recall(repair.wanted)  # nothing of the window was published before
+        sites.handle(Recalled("q", repair.windows, nothing, repair.reason), Ticked())
+    assert 110 in sites.newest()
+    assert all(p.missing_sites == ("b",) for p in sites.published if p.window.start_us == 110)
+    assert sites.newest()[120].status == FINAL
 
 
 def test_without_freshness_a_query_waits_for_every_site_and_begins_where_all_have_begun() -> None:

@@ -92,6 +92,11 @@ class QueryWindows:
         ends = (self.query.window_at(start_us).end_us for start_us in self.state.closed)
         return self.state.final_us >= end_us and all(end > end_us for end in ends)
 
+    @property
+    def settled_us(self) -> int:
+        """The instant before which every window is final, and none waits for a repair."""
+        return min((self.state.final_us, *self.state.late.tables))
+
     def note_revision(self, start_us: int, revision: int) -> None:
         """Count on from a revision of a closed window that was published beside what it does itself."""
         known = self.state.closed.get(start_us)
