@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 SHARED = """CREATE MATERIALIZED VIEW mean_bytes AS
   SELECT window.start, sum(bytes) / count(*) AS mean FROM hits WHERE page = '/a' GROUP BY window(ts, '2 minutes');"""
+COMPOSED = """CREATE MATERIALIZED VIEW busiest AS
+  SELECT window.start, max(n) AS most FROM numbers GROUP BY window(start, '2 minutes');
+CREATE MATERIALIZED VIEW growing AS
+  SELECT window.start, window.end, count(*) AS n FROM hits GROUP BY cumulate(ts, '1 minute', '2 minutes');"""
 PART_S, PARTS = 120, 5
 
 
@@ -140,7 +144,7 @@ def test_queries_come_and_go_during_a_run_and_no_other_notices(spark: SparkSessi
 
     folder, by_site = laid_out(tmp_path / "p")
     project, state = Project.load(folder), folder / "state"
-    for name, text in (("shared.sql", SHARED), ("new.sql", ANOTHER_VIEW)):
+    for name, text in (("shared.sql", f"{SHARED}\n{COMPOSED}"), ("new.sql", ANOTHER_VIEW)):
         (folder / name).write_text(text)
     told: list[Any] = []
     steps: list[Callable[[], object]] = [
@@ -149,12 +153,13 @@ def test_queries_come_and_go_during_a_run_and_no_other_notices(spark: SparkSessi
         lambda: told.append(drop(project, "slowest")),
     ]
     runner = run_with(spark, Script(folder, by_site, steps))
-    assert told[0]["queries"][0]["shared_with"] == ["numbers"]
+    assert told[0]["queries"][0]["shared_with"] == ["numbers", "growing.slices"]
     assert told[1]["queries"][0]["query"] == "users"  # with a fragment of its own, or one that was widened for it
     records = [r for mine in by_site.values() for r in mine]
 
     rows = {(r["start"], r["page"]): (r["n"], r["bytes"]) for r in read_results(state, "numbers").to_pylist()}
-    wanted = {place: (w["n"], w["bytes"]) for place, w in expected_numbers(records).items()}
+    wanted_numbers = expected_numbers(records)
+    wanted = {place: (w["n"], w["bytes"]) for place, w in wanted_numbers.items()}
     assert rows == {place: values for place, values in wanted.items() if place[0] <= max(start for start, _ in rows)}
     assert max(start for start, _ in rows) >= START + timedelta(minutes=8)
     assert {w["revision"] for w in read_windows(state, "numbers").to_pylist()} == {1}
@@ -170,6 +175,15 @@ def test_queries_come_and_go_during_a_run_and_no_other_notices(spark: SparkSessi
     first, last = START + timedelta(minutes=4), max(start for start, _ in users)
     assert last > first
     assert users == {place: n for place, n in counted.items() if first <= place[0] <= last}
+
+    peaks = {r["start"]: r["most"] for r in read_results(state, "busiest").to_pylist()}
+    for start, most in peaks.items():
+        inside = [w["n"] for (at, _), w in wanted_numbers.items() if start <= at < start + timedelta(minutes=2)]
+        assert most == max(inside)
+    assert START + timedelta(minutes=4) in peaks
+    grown = read_results(state, "growing").to_pylist()
+    instants = [datetime.fromisoformat(r["ts"]) for r in records]
+    assert all(r["n"] == sum(r["start"] <= at < r["end"] for at in instants) for r in grown)
 
     gone = {r["start"]: r["high"] for r in read_results(state, "slowest").to_pylist()}
     highs = {start: max(r["ms"] for r in rows) for (start, _), rows in group(records, 60, 60, None).items()}
