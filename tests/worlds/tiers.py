@@ -5,7 +5,7 @@ The tier is the Hypothesis profile (`--hypothesis-profile`); loops over seeds sc
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 EXAMPLES_PER_TIER = {"quick": 20, "test": 100, "soak": 2_000}  # what a test gets that asks for no number
 FEWEST = 3  # below that a search says nothing
@@ -16,11 +16,16 @@ def register_tiers() -> None:
 
     `make quick` and `make test` draw the same examples every time, so that a change is never refused for an example
     that a random draw found in code it does not touch. `make soak` draws new examples every time, and many more.
-    No profile has a deadline: how long an example takes says more about the machine than about the code.
+    No profile has a deadline, or minds how long drawing takes: that says more about the machine than about the code.
     """
     for tier, count in EXAMPLES_PER_TIER.items():
         settings.register_profile(
-            tier, max_examples=count, deadline=None, derandomize=tier != "soak", print_blob=tier == "soak"
+            tier,
+            max_examples=count,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+            derandomize=tier != "soak",
+            print_blob=tier == "soak",
         )
     settings.load_profile("test")
 
