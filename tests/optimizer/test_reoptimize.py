@@ -52,6 +52,8 @@ def test_nothing_moves_while_nothing_better_is_known_or_too_much_was_left() -> N
     while len(moved.leaving) < MAX_LEAVING:
         rate = DENSE if len(moved.sharing.fragments) - len(moved.leaving) == 1 else SPARSE
         moved = moved.move(share(queries, Strength.FULL, rate.sent_bytes_per_s))
+        assert watch.choose_move(moved, DENSE.sent_bytes_per_s, 0) is None, "one handover at a time"
+        moved = moved.with_ends(dict.fromkeys(moved.leaving, 0))
     for at in range(10_000, 20_000, 100):
         for rates in (SPARSE, DENSE):
             assert watch.choose_move(moved, rates.sent_bytes_per_s, at * SECOND) is None
