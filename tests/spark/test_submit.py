@@ -76,6 +76,8 @@ class Script:
             return False
         if self.part + 1 == PARTS:
             return True
+        if runner.watcher.deployment.deployed.is_handing_over:
+            return False  # nothing else moves before every site has begun
         if self.part < len(self.steps):
             self.steps[self.part]()
         self.fed = False
