@@ -284,7 +284,7 @@ class PythonConnector:
 
     def to_options(self) -> dict[str, Any]:
         """Return the connector as it is written in WITH (...)."""
-        return {"connector": self.kind, **write_options(self, defaults=True)}
+        return {"connector": self.kind, **write_options(self)}  # an argument that is not given is not written
 
 
 Connector = FilesConnector | GeneratorConnector | KafkaConnector | ReceivedConnector | PythonConnector
