@@ -23,6 +23,7 @@ from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import LOWER_ROWS
 from catchment.testing.evaluate import evaluate_rows
 from catchment.testing.tables import MemoryStore
+from catchment.timeline import END_OF_TIME_US
 
 Rows = dict[tuple[Any, ...], tuple[Any, ...]]  # (window, keys...) -> values
 
@@ -35,14 +36,16 @@ class ComposedCheck:
         self._plan = plan
         self._from_us = state.from_us
         self._lower = state.query.lower
-        self._has_dead = has_dead  # then windows that have not ended everywhere may still wait
+        self._closed_us = END_OF_TIME_US
+        if has_dead:
+            self._closed_us = state.closed_us  # windows after it still wait for the dead site
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong, each with the view and the window."""
         expected = self._expected()
         answered = self._answered()
         for key in sorted(expected.keys() | answered.keys(), key=str):
-            waits = self._has_dead and key not in answered
+            waits = key not in answered and self._end_us(key[0]) > self._closed_us
             if expected.get(key) != answered.get(key) and not waits:
                 yield f"{self._plan.name}: {key} is {answered.get(key)}, expected {expected.get(key)}"
         yield from self._status_problems()
