@@ -29,7 +29,7 @@ register_tiers()
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session that catchment itself would make, on two threads and with one shuffle partition."""
-    from catchment.project.config import SparkConfig
+    from catchment.project.sections import SparkConfig
     from catchment.spark.session import make_session
 
     config = SparkConfig(master="local[2]", settings={"spark.sql.shuffle.partitions": "1"})

@@ -21,7 +21,8 @@ from typer.main import get_command
 import catchment
 from catchment.cli.main import app
 from catchment.feeds.language.read_program import read_program
-from catchment.project.config import Link, Project, Site
+from catchment.project.config import Project
+from catchment.project.sections import Link, Site
 from catchment.query.catalog import Catalog
 from catchment.query.planning.build import plan_views
 from catchment.query.sql.parse import parse_sql

@@ -92,7 +92,7 @@ class Member:
 
 def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = ()) -> dict[str, Any]:
     """Every cell of the chosen parts."""
-    from catchment.project.config import SparkConfig
+    from catchment.project.sections import SparkConfig
     from catchment.spark.session import make_session
 
     chosen = QUICK if quick else {name: PARTS[name] for name in parts or PARTS}

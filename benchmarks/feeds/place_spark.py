@@ -23,7 +23,7 @@ QUICK_SIZES = (200_000, 1_000_000)
 
 def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
     """Place each graph in the same session; partitions grow in number, not in size."""
-    from catchment.project.config import SparkConfig
+    from catchment.project.sections import SparkConfig
     from catchment.spark.session import make_session
 
     folder = Path(tempfile.mkdtemp(prefix="place-spark-"))

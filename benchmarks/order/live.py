@@ -60,7 +60,7 @@ class Workload:
 def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = ()) -> dict[str, Any]:
     """The chosen parts; in each all controllers at once."""
     from benchmarks.order.repair import cost_of_repair
-    from catchment.project.config import SparkConfig
+    from catchment.project.sections import SparkConfig
     from catchment.spark.session import make_session
 
     chosen = parts or (QUICK if quick else PARTS)

@@ -37,7 +37,8 @@ from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import queries_of_plan
 from catchment.optimizer.sharing.deployed import Deployed, deploy_first
 from catchment.progress.events import Gathered, Landed, Ticked
-from catchment.project.config import Link, Project, Site
+from catchment.project.config import Project
+from catchment.project.sections import Link, Site
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.query.plan import QueryPlan

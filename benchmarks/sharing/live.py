@@ -70,7 +70,7 @@ def _compared(edits: Edits, rows_per_s: float, report: Report) -> list[dict[str,
 @contextmanager
 def session() -> Iterator[Any]:
     """Spark, for as long as it is needed."""
-    from catchment.project.config import SparkConfig
+    from catchment.project.sections import SparkConfig
     from catchment.spark.session import make_session
 
     spark = make_session("sharing", SparkConfig(master="local[2]"))

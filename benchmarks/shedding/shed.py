@@ -64,7 +64,7 @@ def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = ()) -
 
 
 def _live(report: Callable[[str], None], quick: bool, parts: Sequence[str]) -> dict[str, Any]:
-    from catchment.project.config import SparkConfig
+    from catchment.project.sections import SparkConfig
     from catchment.spark.session import make_session
 
     spark = make_session("bench shed", SparkConfig(master="local[2]", memory="3g"))

@@ -74,7 +74,7 @@ class Run:
 
 def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
     """Measure every variant at every number of keys."""
-    from catchment.project.config import SparkConfig
+    from catchment.project.sections import SparkConfig
     from catchment.spark.session import make_session
 
     sizes = {"parquet": (3, 200_000) if quick else (8, 1_000_000)}

@@ -14,8 +14,9 @@ from catchment.errors import ConfigError
 from catchment.keys.tls import TlsFiles, find_expiry_us
 from catchment.keys.tokens import LoopbackTokens, TokenCheck, TokenFile, read_token
 from catchment.progress.window_observer import WindowObserver
-from catchment.project.config import Link, Project, SecurityFiles
+from catchment.project.config import Project
 from catchment.project.option_kinds import join_address
+from catchment.project.sections import Link, SecurityFiles
 from catchment.timeline import Clock
 from catchment.wire.grpc_server import CallService, InboxServer, is_loopback
 from catchment.wire.grpc_uplink import GrpcUplink

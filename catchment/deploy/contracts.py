@@ -5,7 +5,7 @@ from __future__ import annotations
 from catchment.aggregates.shed_terms import terms_in
 from catchment.center.query import RepairRule
 from catchment.errors import CatchmentError, QueryError
-from catchment.project.config import Defaults
+from catchment.project.sections import Defaults
 from catchment.quality.contract import (
     LATE_SHARE,
     Contract,

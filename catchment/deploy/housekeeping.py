@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from catchment.project.config import StorageLimits
+from catchment.project.sections import StorageLimits
 from catchment.storage.batch_retention import BatchRetention
 from catchment.storage.batch_times import note_removed
 from catchment.timeline import Clock

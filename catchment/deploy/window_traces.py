@@ -31,7 +31,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 from catchment.center.events import EXACT, FINAL, Compose, Publish
 from catchment.deploy.deployment import Deployment
 from catchment.progress.events import Gathered, Landed
-from catchment.project.config import Traces
+from catchment.project.sections import Traces
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import Clock, Window, WindowSpec
 from catchment.version import VERSION

@@ -27,7 +27,7 @@ from catchment.keys.authority import KeyPair, issue_certificate, make_authority
 from catchment.keys.private_files import read_secret
 from catchment.keys.tls import find_expiry_us
 from catchment.keys.tokens import SITE, CallerTokens, hash_token, make_token, read_token_file, write_token_file
-from catchment.project.config import SecurityFiles, key_files
+from catchment.project.sections import SecurityFiles, key_files
 from catchment.storage.files import make_folder, write_durably
 from catchment.timeline import Clock, SystemClock
 from catchment.units import SECOND_US

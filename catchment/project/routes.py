@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from catchment.project.config import Link, Project
+from catchment.project.config import Project
+from catchment.project.sections import Link
 
 LinkName = tuple[str, str]
 

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig, StorageLimits, Traces
+from catchment.project.config import Project
 from catchment.project.options import Option, options_of
+from catchment.project.sections import Defaults, Link, Security, Site, SparkConfig, StorageLimits, Traces
 
 _COMMENT_COLUMN = 31  # where comments begin
 _HEAD = """\

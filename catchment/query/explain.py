@@ -10,8 +10,9 @@ from catchment.aggregates.percentiles import Percentile
 from catchment.aggregates.shed_terms import terms_in
 from catchment.functions.declared import AggregateFunction
 from catchment.functions.installed import find_installed, functions_in
-from catchment.project.config import Link, Project
+from catchment.project.config import Project
 from catchment.project.routes import Routes
+from catchment.project.sections import Link
 from catchment.quality.laws import law_of, sketch_bound
 from catchment.query.fragment import Lookup
 from catchment.query.join import KINDS, LEFT, RIGHT, SIDES

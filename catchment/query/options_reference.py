@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from catchment.project import template
-from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig, StorageLimits
+from catchment.project.config import Project
 from catchment.project.joined_site import JoinedSite
 from catchment.project.options import Option, options_of
+from catchment.project.sections import Defaults, Link, Security, Site, SparkConfig, StorageLimits
 from catchment.query.sql.connectors import CONNECTORS
 from catchment.query.sql.sink_connectors import SINK_CONNECTORS
 from catchment.query.sql.statements import Stream

@@ -12,8 +12,9 @@ from typing import Any
 
 from catchment.deploy.role_files import STATUS_FILE, STOPPED, read_status
 from catchment.deploy.store import DeploymentStore
-from catchment.project.config import Link, Project
+from catchment.project.config import Project
 from catchment.project.routes import Routes
+from catchment.project.sections import Link
 from catchment.query.catalog import load_catalog
 from catchment.serve.window_log import WindowLog
 from catchment.site.meter import RecentRate

@@ -15,8 +15,9 @@ from catchment.deploy.deployment import Deployment
 from catchment.deploy.rebalance import known_statistics
 from catchment.errors import ConfigError
 from catchment.optimizer.sharing.statistics import Statistics
-from catchment.project.config import Link, Project
+from catchment.project.config import Project
 from catchment.project.options import did_you_mean
+from catchment.project.sections import Link
 from catchment.query.catalog import Catalog
 from catchment.query.sql.parse import parse_file
 from catchment.query.sql.statements import View

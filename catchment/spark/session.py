@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from catchment.errors import EngineError
-from catchment.project.config import SparkConfig
+from catchment.project.sections import SparkConfig
 from catchment.spark.streaming import reason_of
 
 STARTS = 3  # how often a session is started before its failure is final

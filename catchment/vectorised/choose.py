@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.landed import as_landed
-from catchment.project.config import VECTORISED, Project
+from catchment.project.config import Project
+from catchment.project.sections import VECTORISED
 from catchment.query.fragment import Fragment
 from catchment.query.sql.connectors import FilesConnector
 from catchment.query.sql.statements import Stream

@@ -21,7 +21,8 @@ from catchment.center.results.write import ResultTables
 from catchment.errors import EngineError, StorageError
 from catchment.progress.consumer import CAUSE, SEGMENTS_PER_ENTRY
 from catchment.progress.events import Ticked
-from catchment.project.config import Defaults, Project, Site
+from catchment.project.config import Project
+from catchment.project.sections import Defaults, Site
 from catchment.query.fragment import Fragment
 from catchment.site.core import SiteCore
 from catchment.site.events import FragmentAdded, LowMarkRaised

@@ -25,7 +25,8 @@ from catchment.center.pipeline import CenterPipeline
 from catchment.center.query import CenterQuery
 from catchment.center.results.read import read_results, read_windows
 from catchment.center.results.write import UNFINISHED, ResultTables, UnfinishedRowsError
-from catchment.project.config import Defaults, Project, Site
+from catchment.project.config import Project
+from catchment.project.sections import Defaults, Site
 from catchment.site.core import SiteCore
 from catchment.site.events import FragmentAdded, LowMarkRaised
 from catchment.site.policies.registry import policy_by_name

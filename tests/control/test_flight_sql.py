@@ -21,7 +21,7 @@ from catchment.control.flight_sql import FlightSqlService, HeldAnswers
 from catchment.keys.key_folder import KeyFolder
 from catchment.keys.tls import TlsFiles
 from catchment.keys.tokens import OPERATOR, READER, CallerTokens, TokenTable, hash_token
-from catchment.project.config import key_files
+from catchment.project.sections import key_files
 from catchment.wire.grpc_server import InboxServer
 from catchment.wire.inbox import Inbox
 from tests.worlds.published import publish_project

@@ -19,7 +19,8 @@ from catchment.deploy.role_files import open_state_folder
 from catchment.errors import ConfigError
 from catchment.keys.key_folder import DAY_US, KeyFolder
 from catchment.keys.tokens import LOOPBACK_FILE, read_token
-from catchment.project.config import Link, Project
+from catchment.project.config import Project
+from catchment.project.sections import Link
 from catchment.timeline import ManualClock, SystemClock
 from catchment.wire.grpc_uplink import GrpcUplink
 from catchment.wire.inbox import Inbox

@@ -11,7 +11,7 @@ import pytest
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.housekeeping import SiteHousekeeping
 from catchment.deploy.role_files import read_status
-from catchment.project.config import StorageLimits
+from catchment.project.sections import StorageLimits
 from catchment.storage.batch_retention import KEEP_NEWEST
 from catchment.timeline import ManualClock
 from tests.worlds.projects import write_project

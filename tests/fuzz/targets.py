@@ -24,7 +24,8 @@ from catchment.feeds.protocol.codec import decode as decode_feed_message
 from catchment.feeds.protocol.codec import encode as encode_feed_message
 from catchment.feeds.protocol.messages import Confirmed, FeedEvent
 from catchment.keys.tokens import CallerTokens, hash_token, read_token_file, write_token_file
-from catchment.project.config import Link, Project, Site
+from catchment.project.config import Project
+from catchment.project.sections import Link, Site
 from catchment.project.template import template
 from catchment.query.catalog import Catalog
 from catchment.query.planning.build import plan_views

@@ -7,7 +7,7 @@ import pytest
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.deployed import deploy_first
 from catchment.optimizer.sharing.explain_sharing import explain_sharing, explain_text
-from catchment.project.config import Link, Site
+from catchment.project.sections import Link, Site
 from tests.worlds.query_support import make_project
 from tests.worlds.sharing_support import DENSE, SPARSE, make_queries, select, site_rates
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from catchment.errors import ConfigError
-from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig, StorageLimits, Traces
+from catchment.project.config import Project
 from catchment.project.options import options_of
+from catchment.project.sections import Defaults, Link, Security, Site, SparkConfig, StorageLimits, Traces
 from catchment.project.template import template
 
 MINIMAL = """\

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from catchment.optimizer.placement.topology import Topology
-from catchment.project.config import Link, Project, Site
+from catchment.project.config import Project
 from catchment.project.routes import Routes, first_link
+from catchment.project.sections import Link, Site
 
 
 def project_of(*links: Link) -> Project:

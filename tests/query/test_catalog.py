@@ -11,8 +11,9 @@ import pytest
 from catchment.aggregates import FUNCTIONS
 from catchment.center.results.layout import RESERVED
 from catchment.errors import QueryError
-from catchment.project.config import Defaults, Link, Project, Security, Site, SparkConfig, StorageLimits
+from catchment.project.config import Project
 from catchment.project.options import options_of
+from catchment.project.sections import Defaults, Link, Security, Site, SparkConfig, StorageLimits
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.explain import explain, explain_data
 from catchment.query.options_reference import options_reference

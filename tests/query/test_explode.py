@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from catchment.errors import QueryError
-from catchment.project.config import Link, Project, Site
+from catchment.project.config import Project
+from catchment.project.sections import Link, Site
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import count_records
 from catchment.query.plan import QueryPlan

@@ -21,7 +21,7 @@ from catchment.cli.progress import status_table
 from catchment.deploy.deployment import Deployment
 from catchment.errors import QueryError, SiteError
 from catchment.progress.events import Ticked
-from catchment.project.config import Defaults
+from catchment.project.sections import Defaults
 from catchment.query.fragment import Fragment, Key
 from catchment.sim.edge.known_rates import simulate_known_counts, simulate_known_rates
 from catchment.sim.edge.network import Bandwidth

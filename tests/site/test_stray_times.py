@@ -21,7 +21,7 @@ from rich.console import Console
 
 from catchment.center.query import CenterQuery
 from catchment.cli.progress import status_table
-from catchment.project.config import Defaults
+from catchment.project.sections import Defaults
 from catchment.site.agreed_time import AgreedTime, BatchTimes, TimeBucket
 from catchment.site.core import SiteCore
 from catchment.site.events import LowMarkRaised

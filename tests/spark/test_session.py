@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 
 from catchment.errors import EngineError
-from catchment.project.config import SparkConfig
+from catchment.project.sections import SparkConfig
 from catchment.spark import session as session_module
 from catchment.spark import streaming
 from catchment.spark.session import find_java, make_session

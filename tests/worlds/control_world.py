@@ -15,8 +15,9 @@ from catchment.deploy.deployment import Deployment
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.keys.key_folder import KeyFolder
 from catchment.keys.tokens import OPERATOR, READER
-from catchment.project.config import Project, SecurityFiles, key_files, security_of
+from catchment.project.config import Project, security_of
 from catchment.project.joined_site import JoinedSite
+from catchment.project.sections import SecurityFiles, key_files
 from catchment.timeline import SystemClock
 from catchment.wire.grpc_server import InboxServer
 from catchment.wire.inbox import Inbox

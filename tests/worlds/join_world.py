@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from catchment.optimizer.sharing.demand import SharedQuery, queries_of_plan
-from catchment.project.config import Link, Site
+from catchment.project.sections import Link, Site
 from catchment.query.catalog import Catalog
 from catchment.query.plan import QueryPlan
 from catchment.query.planning.build import plan_view

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from catchment.project.config import Link, Project, Site
+from catchment.project.config import Project
+from catchment.project.sections import Link, Site
 from catchment.query.catalog import Catalog
 from catchment.query.plan import QueryPlan
 from catchment.query.planning.build import plan_view

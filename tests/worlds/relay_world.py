@@ -8,9 +8,10 @@ from pathlib import Path
 
 from catchment.center.query import CenterQuery
 from catchment.progress.admission import Admission
-from catchment.project.config import Defaults, Link, Project
-from catchment.project.config import Site as Place
+from catchment.project.config import Project
 from catchment.project.routes import Routes
+from catchment.project.sections import Defaults, Link
+from catchment.project.sections import Site as Place
 from catchment.query.fragment import Fragment
 from catchment.relay.events import Carried
 from catchment.relay.pipeline import RelayPipeline

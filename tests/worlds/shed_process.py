@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from catchment.deploy.deployment import Deployment
-from catchment.project.config import SparkConfig
+from catchment.project.sections import SparkConfig
 from catchment.spark.pipelines.runner import Runner
 from catchment.spark.session import make_session
 from catchment.spark.sources import streams as sources

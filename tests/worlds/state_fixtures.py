@@ -137,7 +137,7 @@ def _run_to_the_middle(kind: str, folder: Path) -> None:
     if kind != SPARK_KIND:
         WORLDS[kind].run_to_the_middle(folder)
         return
-    from catchment.project.config import SparkConfig
+    from catchment.project.sections import SparkConfig
     from catchment.spark.session import make_session
 
     with tempfile.TemporaryDirectory() as warehouse:

@@ -38,7 +38,7 @@ from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.language.view_graph import PhysicalView, ViewGraph
 from catchment.feeds.protocol.messages import FeedEvent, Notice, Upward
-from catchment.project.config import SparkConfig
+from catchment.project.sections import SparkConfig
 from catchment.spark.feeds.joins import DELIVERY, DONE, MATCH, NOTICE, FeedJoins
 from catchment.spark.feeds.views import register_functions, view_graph_on
 from catchment.spark.session import make_session

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from catchment.errors import FeedError
 from catchment.feeds.placement.costs import DeviceCosts
 from catchment.feeds.placement.pair_views.demand_file import is_parquet, measure_of
-from catchment.project.config import SparkConfig
+from catchment.project.sections import SparkConfig
 from catchment.spark.feeds.place import SparkPlacement, place_edges
 from catchment.spark.session import make_session
 

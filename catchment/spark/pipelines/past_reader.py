@@ -19,7 +19,7 @@ from functools import partial, reduce
 import pyarrow as pa
 
 from catchment.log_fields import about
-from catchment.project.config import Link
+from catchment.project.sections import Link
 from catchment.query.fragment import Fragment
 from catchment.site.backfill import (
     Backfill,
