@@ -32,6 +32,8 @@ def test_the_public_face_is_these_names() -> None:
         "Results",
         "RunningProject",
         "__version__",
+        "aggregate",
+        "function",
         "open",
         "open_feeds",
     }

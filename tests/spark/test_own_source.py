@@ -65,14 +65,18 @@ def test_a_source_of_the_project_is_read_once_through_restarts(spark: SparkSessi
     (tmp_path / "queries" / "q.sql").write_text(SQL.format(folder=tmp_path))
     (tmp_path / "counting.py").write_text(MODULE)
     source = tmp_path / "edge"
-    states = set()
+    source.write_text("5")
+    states: set[str] = set()
 
     def enough(runner: Runner, status: Status) -> bool:
-        """Whether the records were read; what they come from is there only after the reader has missed it."""
+        """Whether all was read. What it is read from goes away for a while, until the reader has missed it."""
         states.add(status["sites"]["edge"]["streams"]["numbers"]["state"])
-        if "retrying" in states and not source.exists():
+        rows = status["sites"]["edge"]["rows"]
+        if rows == 5 and "retrying" not in states:
+            source.unlink(missing_ok=True)
+        elif not source.exists():
             source.write_text("25")
-        return bool(status["sites"]["edge"]["rows"] == 25)
+        return bool(rows == 25)
 
     run_project(spark, tmp_path, once=False, until=enough)
     assert "retrying" in states
