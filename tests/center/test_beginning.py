@@ -130,3 +130,18 @@ def test_what_waits_for_a_site_is_bounded_and_the_query_begins_after_what_was_pa
     assert starts == list(range(starts[0], 2000, 10)), "from where it begins on nothing is passed over"
     assert {p.status for p in sites.newest().values()} == {EXACT}
     assert {sum(p.rows["n__count"].to_pylist()) for p in sites.published if p.rows.num_rows} == {1}
+
+
+def test_what_is_usual_is_what_a_window_held_when_it_closed_with_and_without_a_restart() -> None:
+    usual = []
+    for restarts in (False, True):
+        sites = Sites()
+        for site in ("a", "b"):
+            sites.send(site, [], 100)
+        for site in ("a", "b"):
+            sites.send(site, [105], 120)
+        if restarts:
+            sites.restart()
+        sites.send("a", [106, 107], 125)  # late, for the window that is closed
+        usual.append(sites.core.queries["q"].windows.state.usual)
+    assert usual == [{"a": 1, "b": 1}] * 2

@@ -99,7 +99,7 @@ class WindowCloser:
         state.closed[window.start_us] = known
         self.assess(window, known, marks)
         if not known.absent_sites:
-            state.usual = counts
+            state.usual = dict(counts)  # those of the window change with late records
         publish = self._publish(window, known, _why_closed(window, known, marks), now_us)
         state.closed_us = max(state.closed_us, window.end_us)
         state.furthest = [(mark, at) for mark, at in state.furthest if mark > state.closed_us]
