@@ -1,9 +1,9 @@
 """A folder of records that were sent to a site: they land in whole files, which the site reads as a stream of files.
 
 A file is written under a hidden name, synced, and renamed. Where senders name their deliveries (`key`), the names are
-in a file beside it, which is written before the renaming and decides: a hidden file that has one is complete, and a
-start shows it; one that has none was never confirmed, and is removed. So a delivery and its name are there together or
-not at all, and what is sent again after a crash is recognised.
+in a file of their own, in `.keys/`, which is written before the renaming and decides: a hidden file that has one is
+complete, and a start shows it; one that has none was never confirmed, and is removed. So a delivery and its name are
+there together or not at all, and what is sent again after a crash is recognised.
 
 Bounds: beyond `max_bytes` of files that the site has not read yet, nothing more is taken. The newest `max_keys` names
 are remembered.
@@ -27,7 +27,7 @@ from catchment.storage.files import (
     write_record,
 )
 
-KEYS = ".keys"  # suffix of the file with the names of the deliveries in a file of records
+KEYS_FOLDER = ".keys"  # within the folder: files with the names of deliveries, each named as the file of its records
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +56,28 @@ class LandingFolder:
     _life: str = field(default="", init=False)  # begins the names of the files of this process
     _files: int = field(default=0, init=False)
     _keys: dict[str, str] = field(default_factory=dict, init=False)  # the digests of known deliveries, oldest first
-    _keys_in: dict[Path, int] = field(default_factory=dict, init=False)  # files of keys, oldest first
+    _keys_in: dict[Path, int] = field(default_factory=dict, init=False)  # keys in each file of them, oldest first
+    _kept_keys: int = field(default=0, init=False)  # in all these files
 
     def open(self) -> None:
         """Make the folder, finish what a killed process has begun, and read which deliveries are known."""
-        make_folder(self.folder)
+        make_folder(self._keys_folder)
         remove_remnants(self.folder)
-        for path in sorted(self.folder.glob(f".*{KEYS}")):
-            kept = (read_record(path) or {}).get("keys", {})
-            self._remember(path, kept)
+        remove_remnants(self._keys_folder)
+        for path in sorted(self._keys_folder.iterdir()):
+            self._remember(path, (read_record(path) or {}).get("keys", {}))
         for hidden in sorted(self.folder.glob(f".*.{self.suffix}")):
             name = hidden.name.removeprefix(".").removesuffix(f".{self.suffix}")
-            if (self.folder / f".{name}{KEYS}").exists():
+            if (self._keys_folder / name).exists():
                 rename_file(hidden, self.folder / f"{name}.{self.suffix}")
             else:
                 remove_file(hidden)
         sync_folder(self.folder)
         self._life = f"{time.time_ns():020d}"
+
+    @property
+    def _keys_folder(self) -> Path:
+        return self.folder / KEYS_FOLDER
 
     def waiting_bytes(self) -> int:
         """Return the size of the files that the site has not removed yet."""
@@ -100,7 +105,7 @@ class LandingFolder:
         write_durably(hidden, b"".join(delivery.lines for delivery in deliveries))
         keys = {delivery.key: delivery.digest for delivery in deliveries if delivery.key is not None}
         if keys:
-            path = self.folder / f".{name}{KEYS}"
+            path = self._keys_folder / name
             write_record(path, {"keys": keys})
             self._remember(path, keys)
         rename_file(hidden, self.folder / f"{name}.{self.suffix}")
@@ -111,12 +116,9 @@ class LandingFolder:
             self._keys.pop(key, None)  # what is known anew is the newest
             self._keys[key] = digest
         self._keys_in[path] = len(keys)
+        self._kept_keys += len(keys)
         while len(self._keys) > self.max_keys:
             del self._keys[next(iter(self._keys))]
-        kept = sum(self._keys_in.values())
-        for oldest, count in list(self._keys_in.items()):
-            if kept - count < self.max_keys:
-                break
-            kept -= count
-            del self._keys_in[oldest]
+        while self._kept_keys - self._keys_in[oldest := next(iter(self._keys_in))] >= self.max_keys:
+            self._kept_keys -= self._keys_in.pop(oldest)
             remove_file(oldest)

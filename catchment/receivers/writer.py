@@ -132,13 +132,11 @@ class LandingWriter:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._stopping, timeout=RETRY_S)
                 self._has_room = self._folder.has_room()
-                if not self._waiting and self._stopping:
+                if self._stopping and not self._waiting:
                     return
-                if not self._waiting or not (self._has_room or self._stopping):
-                    self._changed.wait_for(lambda: self._stopping, timeout=0.0 if self._has_room else GATHER_S)
-                    continue
-                self._changed.wait_for(lambda: self._stopping, timeout=GATHER_S)
-            if not self._land_some():
+                may_land = bool(self._waiting) and (self._has_room or self._stopping)
+                self._changed.wait_for(lambda: self._stopping, timeout=GATHER_S)  # more may come, or room be made
+            if may_land and not self._land_some():
                 return
 
     def _land_some(self) -> bool:
