@@ -32,6 +32,7 @@ from catchment.feeds.language.functions import BUILT_IN
 from catchment.feeds.protocol.channel import ChannelSender, at_cloud, at_device
 from catchment.feeds.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
 from catchment.feeds.protocol.messages import (
+    Admitted,
     Confirmed,
     FeedEvent,
     Hello,
@@ -43,6 +44,7 @@ from catchment.feeds.protocol.messages import (
     Notice,
     Program,
     RateReport,
+    Refused,
     Reset,
     SetUpload,
     Uninstall,
@@ -109,7 +111,9 @@ items = st.one_of(
 messages = st.one_of(
     st.builds(FeedEvent, names, keys, st.integers(0, 2**60), st.lists(scalars, max_size=3).map(tuple)),
     st.builds(Notice, names, names, keys, st.integers(0, 2**60), st.lists(scalars, max_size=3).map(tuple)),
-    st.builds(Hello, st.integers(0, 2**50)),
+    st.builds(Hello, st.integers(0, 2**50), st.none() | names),
+    st.builds(Admitted, st.integers(0, 2**50)),
+    st.builds(Refused, st.integers(0, 2**50), names),
     st.builds(RateReport, st.lists(st.tuples(names, st.integers(0, 99)), max_size=3).map(tuple), st.integers(1, 2**40)),
     st.builds(Confirmed, keys, st.integers(0)),
     st.builds(Reset),
@@ -121,6 +125,14 @@ messages = st.one_of(
 @settings(max_examples=examples(150))
 def test_a_message_survives_the_wire(number: int, message: Message) -> None:
     assert decode(encode(number, message)) == (number, message)
+
+
+def test_a_hello_without_a_token_is_read_and_a_token_is_never_shown() -> None:
+    assert decode(b'[7,"h",5]') == (7, Hello(5))
+    assert decode(b'[7,"h",5,"secret"]') == (7, Hello(5, "secret"))
+    assert "secret" not in repr(Hello(5, "secret"))
+    with pytest.raises(WireError, match="token of 5000 characters"):
+        decode(encode(0, Hello(1, "x" * 5000)))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from catchment.feeds.cloud.routes import Hosts, check_hosts
 from catchment.feeds.cloud.view_locations import ViewLocations
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.messages import (
+    Admitted,
     Confirmed,
     FeedEvent,
     Hello,
@@ -48,7 +49,7 @@ class FeedController:
         self.feeds_of = _feeds_by_device(graph)
         self.rates: dict[str, float] = {}  # events per second of each feed, as devices report them
         self.refused = 0
-        self.forwarded: list[Deliver] = []  # notices of this call
+        self.forwarded: list[Deliver] = []  # answers to hellos, and notices, of this call
 
     @property
     def graph(self) -> ViewGraph:
@@ -143,7 +144,8 @@ class FeedController:
     # ---- messages of devices
 
     def _greet(self, device: str, boot: int) -> None:
-        """Tell a new or restarted device its program and everything that holds for it."""
+        """Answer a hello; tell a new or restarted device its program and everything that holds for it."""
+        self.forwarded.append(Deliver(device, Admitted(boot)))
         if not self.instructions.greet(device, boot):
             return
         self.instructions.tell(device, Program(self.graph.program.text))

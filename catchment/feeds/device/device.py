@@ -22,6 +22,7 @@ from catchment.feeds.device.view_host import HostLimits
 from catchment.feeds.language.evaluate import compile_program
 from catchment.feeds.language.functions import BUILT_IN, Functions
 from catchment.feeds.protocol.messages import (
+    Admitted,
     Confirmed,
     Downward,
     FeedEvent,
@@ -33,6 +34,7 @@ from catchment.feeds.protocol.messages import (
     Notice,
     Program,
     RateReport,
+    Refused,
     Reset,
     SetUpload,
     Upward,
@@ -192,6 +194,8 @@ class Device:
         elif isinstance(message, Reset):
             self._forget()
             yield SendUp(Hello(self.config.boot))
+        elif isinstance(message, Admitted | Refused):
+            return
         elif self.publisher is None:
             self.ignored += 1
         else:

@@ -13,6 +13,7 @@ from typing import Any
 from catchment.errors import FeedError, WireError
 from catchment.feeds.language.view_graph import PhysicalView, ViewRow, view_name
 from catchment.feeds.protocol.messages import (
+    Admitted,
     Confirmed,
     FeedEvent,
     Hello,
@@ -24,21 +25,25 @@ from catchment.feeds.protocol.messages import (
     Notice,
     Program,
     RateReport,
+    Refused,
     Reset,
     SetUpload,
     Uninstall,
 )
 
 MAX_MESSAGE_BYTES = 1_000_000  # longer messages are refused
+MAX_TOKEN_CHARS = 4096  # of the secret in a hello
 
 _Fields = list[Any]
 
 _ENCODE: dict[type, tuple[str, Callable[[Any], _Fields]]] = {
     FeedEvent: ("e", lambda m: [m.feed, list(m.key), m.at_us, list(m.values)]),
     Notice: ("n", lambda m: [m.view, m.notified, list(m.key), m.at_us, list(m.values)]),
-    Hello: ("h", lambda m: [m.boot]),
+    Hello: ("h", lambda m: [m.boot] if m.token is None else [m.boot, m.token]),
     RateReport: ("r", lambda m: [[list(c) for c in m.counts], m.period_us]),
     Confirmed: ("c", lambda m: [list(m.tokens), m.since_us]),
+    Admitted: ("a", lambda m: [m.boot]),
+    Refused: ("d", lambda m: [m.boot, m.reason]),
     Reset: ("z", lambda m: []),
     Instructions: ("b", lambda m: [_fields(item) for item in m.items]),
 }
@@ -52,9 +57,11 @@ _ENCODE_ITEM: dict[type, tuple[str, Callable[[Any], _Fields]]] = {
 _DECODE: dict[str, Callable[..., Message]] = {
     "e": lambda feed, key, at, values: FeedEvent(_text(feed), _key(key), _int(at), _scalars(values)),
     "n": lambda view, who, key, at, values: Notice(_text(view), _text(who), _key(key), _int(at), _scalars(values)),
-    "h": lambda boot: Hello(_int(boot)),
+    "h": lambda boot, token=None: Hello(_int(boot), None if token is None else _token(token)),
     "r": lambda counts, period: RateReport(tuple((_text(f), _int(n)) for f, n in counts), _int(period)),
     "c": lambda tokens, since: Confirmed(_key(tokens), _int(since)),
+    "a": lambda boot: Admitted(_int(boot)),
+    "d": lambda boot, reason: Refused(_int(boot), _text(reason)),
     "z": lambda: Reset(),
     "b": lambda *items: Instructions(tuple(_DECODE_ITEM[letter](*fields) for letter, *fields in items)),
 }
@@ -127,6 +134,12 @@ def _text(value: Any) -> str:
     if type(value) is not str:
         raise TypeError(f"expected text, found {value!r}")
     return value
+
+
+def _token(value: Any) -> str:
+    if len(_text(value)) > MAX_TOKEN_CHARS:
+        raise ValueError(f"a token of {len(value)} characters is refused; at most {MAX_TOKEN_CHARS} are read")
+    return _text(value)
 
 
 def _texts(values: Any) -> tuple[str, ...]:

@@ -3,6 +3,10 @@
 Data (`FeedEvent`) and notices are facts: they carry a key, so a duplicate is recognised and any order is
 harmless. Instructions from the cloud say what holds from now on and may be repeated; those with a token are
 answered by `Confirmed`, which is how the cloud knows that a change of placement has taken hold.
+
+A device registers itself: it says `Hello` when its link comes up, and again, with growing pauses, until the cloud has
+answered with `Admitted` or `Refused`. Its identity is the name of its channel (the topic on MQTT), which the transport
+vouches for; no message repeats it.
 """
 
 from __future__ import annotations
@@ -51,9 +55,13 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A device is there; `boot` changes when it has forgotten what it was told."""
+    """A device is there; `boot` changes when it has forgotten what it was told.
+
+    `token` is the secret by which the device shows that it may use its name, where the cloud asks for one.
+    """
 
     boot: int
+    token: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,24 @@ class Confirmed:
 
     tokens: tuple[int, ...]
     since_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The cloud has registered the device that said hello with this boot; instructions follow."""
+
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The cloud does not take the device that said hello with this boot; it may say hello again later.
+
+    Nothing else is sent to a refused device, and nothing that it sends is taken.
+    """
+
+    boot: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +162,7 @@ class Instructions:
 
 
 Upward = FeedEvent | Notice | Hello | RateReport | Confirmed
-Downward = FeedEvent | Notice | Reset | Instructions
+Downward = FeedEvent | Notice | Admitted | Refused | Reset | Instructions
 Message = Upward | Downward
 
 UPWARD: tuple[type, ...] = get_args(Upward)
