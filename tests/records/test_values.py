@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catchment.errors import EngineError
-from catchment.records.values import NO_VALUE, REGISTRY_HEADER, ValueReader
+from catchment.records.registry import HEADER
+from catchment.records.values import NO_VALUE, ValueReader
 
 fastavro = pytest.importorskip("fastavro")
 
@@ -44,7 +45,7 @@ RECORD = {
 def encode(record: dict[str, Any], number: int | None = None) -> bytes:
     written = BytesIO()
     if number is not None:
-        written.write(REGISTRY_HEADER.pack(0, number))
+        written.write(HEADER.pack(0, number))
     fastavro.schemaless_writer(written, fastavro.parse_schema(SCHEMA), record)
     return written.getvalue()
 
@@ -73,7 +74,7 @@ def registry() -> Iterator[tuple[str, list[str]]]:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/", asked
     server.shutdown()

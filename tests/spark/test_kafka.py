@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -170,10 +171,11 @@ def test_a_first_run_begins_where_it_is_told(spark: SparkSession, broker: KafkaB
     assert numbers(read(spark, since, tmp_path / "since")) == [6, 7, 8, 9]
 
 
-def test_csv_and_avro_values(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
+def test_csv_avro_and_protobuf_values(spark: SparkSession, broker: KafkaBroker, tmp_path: Path) -> None:
     from io import BytesIO
 
     import fastavro
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
     broker.make_topic("csv")
     broker.produce("csv", [{"value": b"2024-03-01T00:00:01Z;a;1"}, {"value": b"2024-03-01T00:00:02Z;b"}])
@@ -190,6 +192,21 @@ def test_csv_and_avro_values(spark: SparkSession, broker: KafkaBroker, tmp_path:
     rows = read(spark, declare(broker, "avro", ", format = 'avro', schema = 'hit.avsc'"), tmp_path)
     assert numbers(rows) == [3]
     assert [r["_raw"] for r in rows if r["_problem"]] == ["not Avro: ff"]
+    # message Hit { string ts = 1; string page = 2; double ms = 3; }
+    file = FileDescriptorProto(name="hit.proto", syntax="proto3")
+    message = file.message_type.add(name="Hit")
+    for number, (name, type_) in enumerate((("ts", 9), ("page", 9), ("ms", 1)), 1):
+        message.field.add(name=name, number=number, type=type_, label=1)
+    base = tmp_path / "protobuf"
+    base.mkdir()
+    (base / "hit.desc").write_bytes(FileDescriptorSet(file=[file]).SerializeToString())
+    value = b"\x0a\x142024-03-01T00:00:04Z\x12\x01a\x19" + struct.pack("<d", 4.0)
+    broker.make_topic("protobuf")
+    broker.produce("protobuf", [{"value": value}, {"value": b"\xff"}])
+    declared = declare(broker, "protobuf", ", format = 'protobuf', schema = 'hit.desc'")
+    rows = read(spark, declared, base)
+    assert numbers(rows) == [4]
+    assert [r["_raw"] for r in rows if r["_problem"]] == ["not Protobuf: ff"]
 
 
 def test_a_missing_topic_and_a_broker_that_is_not_there_are_named(

@@ -14,6 +14,7 @@ from catchment.project.options import option, required, write_options
 from catchment.query.types import TIMESTAMP
 
 CSV_OPTIONS = ("header", "delimiter")
+SCHEMA_FORMATS = ("avro", "protobuf")  # values that only a schema makes readable
 KAFKA_METADATA: Mapping[str, pa.DataType] = MappingProxyType(
     {  # what a record of Kafka has beside its value
         "key": pa.string(),
@@ -110,19 +111,27 @@ class KafkaConnector:
         )
     )
     format: str = option(
-        kinds.choice("json", "csv", "avro"), "json", doc="of the values: one JSON object, CSV line or Avro record each"
+        kinds.choice("json", "csv", *SCHEMA_FORMATS),
+        "json",
+        doc="of the values: one JSON object, CSV line, Avro record or Protobuf message each",
     )
     delimiter: str = option(kinds.one_character(), ",", doc="between the fields of a CSV value; for csv only")
     schema: str | None = option(
         kinds.text("the path of a schema, such as 'schemas/request.avsc'"),
         None,
-        doc="the file with the Avro schema of the values; for avro only",
+        doc="the file with the schema of the values: of avro, or a set of descriptors for protobuf",
         absent="the registry has the schemas",
     )
     registry: str | None = option(
         kinds.matching(r"https?://\S+", "the address of a schema registry, such as 'http://registry:8081'"),
         None,
-        doc="where schemas are, for values that begin with the number of theirs; for avro only",
+        doc="where schemas are, for values that begin with the number of theirs; for avro and protobuf",
+    )
+    message: str | None = option(
+        kinds.text("the full name of a message, such as 'shop.Request'"),
+        None,
+        doc="the Protobuf message that values are; for protobuf only",
+        absent="the only one of the schema file, or whatever values of a registry say they are",
     )
     start: str = option(
         kinds.matching(

@@ -19,6 +19,7 @@ from catchment.project import option_kinds as kinds
 from catchment.project.options import option, required, write_options
 from catchment.query.sql.connectors import (
     KAFKA_METADATA,
+    SCHEMA_FORMATS,
     Connector,
     FilesConnector,
     KafkaConnector,
@@ -145,11 +146,16 @@ class Stream(DeclaredRelation):
                     f"the {what}_column {name!r} of stream {self.name!r} {found}",
                     hint=f"declare it: {name} {sql_type(expected)}",
                 )
-        if (kafka.format == "avro") != (kafka.schema is not None or kafka.registry is not None):
+        if (kafka.format in SCHEMA_FORMATS) != (kafka.schema is not None or kafka.registry is not None):
+            found = "neither a schema nor a registry" if kafka.format in SCHEMA_FORMATS else "a schema or a registry"
             raise QueryError(
-                f"stream {self.name!r} has format {kafka.format!r} and "
-                f"{'neither a schema nor a registry' if kafka.format == 'avro' else 'a schema or a registry'}",
-                hint="format = 'avro' needs schema = 'x.avsc' or registry = 'http://...'; other formats need neither",
+                f"stream {self.name!r} has format {kafka.format!r} and {found}",
+                hint="'avro' and 'protobuf' need schema = '<file>' or registry = 'http://...'; others need neither",
+            )
+        if kafka.message is not None and kafka.format != "protobuf":
+            raise QueryError(
+                f"stream {self.name!r} has format {kafka.format!r} and a message",
+                hint="only format = 'protobuf' has messages: set it, or remove message",
             )
 
     def _check_added(self, mqtt: MqttConnector) -> None:

@@ -62,7 +62,7 @@ class OffsetRange(InputPartition):
 
 
 class KafkaSource(DataSource):
-    """Options: brokers, topic, start, client_config (a file, or empty), format, schema, registry."""
+    """Options: brokers, topic, start, client_config (a file, or empty), format, schema, registry, message."""
 
     @classmethod
     def name(cls) -> str:
@@ -83,6 +83,7 @@ class KafkaSource(DataSource):
             "format": kafka.format,
             "schema": path(kafka.schema),
             "registry": kafka.registry or "",
+            "message": kafka.message or "",
         }
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's name
@@ -100,7 +101,8 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             **read_client_config(options["client_config"]),
             "bootstrap.servers": options["brokers"],
         }
-        self.values = ValueReader(options["format"], options.get("schema") or None, options.get("registry") or None)
+        schema, registry, message = (options.get(name) or None for name in ("schema", "registry", "message"))
+        self.values = ValueReader(options["format"], schema, registry, message)
         self._end: Offsets | None = None  # of a run that reads only what is there now
 
     # --- planning ---------------------------------------------------------------------------------------------
