@@ -16,7 +16,7 @@ from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.cloud.routes import CLOUD, predict
-from catchment.feeds.language.evaluate import CompiledProgram
+from catchment.feeds.language.evaluate import compile_feeds
 from catchment.feeds.protocol.messages import Notice
 from catchment.feeds.runs.measured_run import FeedRun, RunOptions, play_side_by_side
 from catchment.feeds.runs.workload import Workload
@@ -30,7 +30,7 @@ DIRECTIONS = ("messages_up", "messages_down", "bytes_up", "bytes_down")
 
 def local_cloud(workload: Workload) -> Cloud:
     """Make a cloud in this process with the views of a workload, none of them deployed."""
-    router = Router(CompiledProgram(workload.program))
+    router = Router(compile_feeds(workload.program))
     return Cloud(graph_of(workload), router, workload.feed_rates, ReoptimizeRule(workload.costs))
 
 

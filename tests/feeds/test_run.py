@@ -18,7 +18,7 @@ from catchment.errors import CatchmentError, FeedError
 from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
-from catchment.feeds.language.evaluate import CompiledProgram
+from catchment.feeds.language.evaluate import compile_feeds
 from catchment.feeds.language.view_graph import generate_views
 from catchment.feeds.runs.measured_run import FeedRun, RunOptions
 from catchment.feeds.runs.traffic import WAYS
@@ -33,7 +33,7 @@ def measured_run(
 ) -> dict[str, Any]:
     world = open_world(EXAMPLE, WorldChoice(users=users))
     graph = generate_views(world.program, world.read_reference())
-    router = Router(CompiledProgram(world.program))
+    router = Router(compile_feeds(world.program))
     cloud = Cloud(graph, router, world.feed_rates, ReoptimizeRule(world.costs, patience))
     run = FeedRun(graph, world, cloud, RunOptions(seconds, strategy, change_at_s))
     run.deploy()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import FeedError
-from catchment.feeds.language.evaluate import CompiledProgram
+from catchment.feeds.language.evaluate import compile_feeds
 from catchment.feeds.language.expressions import compile_sql
 from catchment.feeds.language.functions import BUILT_IN, FeedFunction, distance, with_functions
 from catchment.feeds.language.read_program import read_program
@@ -144,7 +144,7 @@ def test_a_quote_in_a_string_is_written_as_in_queries(written: str) -> None:
     """A doubled quote is a quote, as in Spark 4; what a device evaluates is what was written."""
     streams = "CREATE STREAM words (user BIGINT, word STRING) WITH (device = 'user');"
     program = read_program(f"{streams} CREATE FEED VIEW v AS SELECT w.user FROM words w WHERE w.word = {written}")
-    compiled = CompiledProgram(program)
+    compiled = compile_feeds(program)
     assert len(compiled.feeds_of("words", (1, "it's"))) == 1
     assert compiled.feeds_of("words", (1, "its")) == []
     evaluate = compile_sql(f"a.x = {written}", {"a.x": (0, 0)}, BUILT_IN)

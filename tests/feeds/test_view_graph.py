@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import FeedError
+from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.reference import ReferenceData
-from catchment.feeds.language.view_graph import PhysicalView, ViewGraph, generate_views
+from catchment.feeds.language.view_graph import ViewGraph, generate_views
 from tests.worlds.tiers import examples
 
 DECLARED = """

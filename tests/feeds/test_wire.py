@@ -27,7 +27,7 @@ from catchment.feeds.device.device import (
 )
 from catchment.feeds.device.publisher import RecentlySeen
 from catchment.feeds.device.view_host import FeedBuffer, HostLimits, ViewHost
-from catchment.feeds.language.evaluate import compile_program
+from catchment.feeds.language.evaluate import compile_program, form_of
 from catchment.feeds.language.functions import BUILT_IN
 from catchment.feeds.protocol.channel import ChannelSender, at_cloud, at_device
 from catchment.feeds.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
@@ -102,7 +102,7 @@ scalars = st.one_of(
 keys = st.lists(st.integers(0, 2**40), min_size=1, max_size=3).map(tuple)
 names = st.text(min_size=1, max_size=8)
 items = st.one_of(
-    st.builds(Program, names),
+    st.just(Program(form_of(LAYERS.program))),
     st.builds(SetUpload, names, st.floats(0, 1), st.integers(0)),
     st.builds(Install, st.sampled_from(list(LAYERS.views.values())), st.integers(0)),
     st.builds(Uninstall, names, st.integers(0)),
@@ -206,7 +206,7 @@ def test_a_gap_is_counted_and_a_new_life_is_not_a_gap() -> None:
 def device(**config: Any) -> Device:
     made = Device(DeviceConfig("0", **config))
     made.handle(LinkUp(), 0)
-    made.handle(told(Program(TEXT)), 0)
+    made.handle(told(Program(form_of(GRAPH.program))), 0)
     return made
 
 
@@ -273,7 +273,7 @@ def test_a_device_forgets_what_an_earlier_cloud_told_it() -> None:
     made.handle(told(SetUpload("location@0", 1.0)), 0)
     assert sent(made.handle(Received(Reset()), 1)) == [Hello(0)]
     assert produce(made, 2) == []
-    made.handle(told(Program(TEXT)), 3)
+    made.handle(told(Program(form_of(GRAPH.program))), 3)
     assert produce(made, 4) == []
 
 

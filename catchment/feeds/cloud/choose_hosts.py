@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from catchment.feeds.cloud.routes import CLOUD, Hosts, Instance, routes_of, source_of
-from catchment.feeds.language.view_graph import PhysicalView, ViewGraph
+from catchment.feeds.forms.physical_view import PhysicalView
+from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.placement.costs import LinkCosts
 from catchment.feeds.placement.outcome import AT_CLOUD
 from catchment.feeds.placement.pair_views.assign import Assignment, assign, place

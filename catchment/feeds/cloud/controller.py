@@ -13,6 +13,7 @@ from catchment.feeds.cloud.moves import Move, ViewMoves
 from catchment.feeds.cloud.router import ControlledPlane, Deliver
 from catchment.feeds.cloud.routes import Hosts, check_hosts
 from catchment.feeds.cloud.view_locations import ViewLocations
+from catchment.feeds.language.evaluate import form_of
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.messages import (
     Admitted,
@@ -44,6 +45,7 @@ class FeedController:
 
     def __init__(self, graph: ViewGraph, plane: ControlledPlane) -> None:
         self.instructions = InstructionQueue()
+        self.program = Program(form_of(graph.program))
         self.locations = ViewLocations(graph)
         self.moves = ViewMoves(self.locations, plane, self.instructions)
         self.feeds_of = _feeds_by_device(graph)
@@ -148,7 +150,7 @@ class FeedController:
         self.forwarded.append(Deliver(device, Admitted(boot)))
         if not self.instructions.greet(device, boot):
             return
-        self.instructions.tell(device, Program(self.graph.program.text))
+        self.instructions.tell(device, self.program)
         for feed, share in self.moves.table.uploads_of(device):
             self.instructions.tell(device, SetUpload(feed, share))
         for name in sorted(self.locations.installed.get(device, ())):

@@ -22,7 +22,7 @@ from catchment.feeds.cloud.route_table import RouteTable
 from catchment.feeds.cloud.router import ControlledPlane
 from catchment.feeds.cloud.routes import CLOUD, FeedRoutes, routes_of
 from catchment.feeds.cloud.view_locations import ViewLocations
-from catchment.feeds.language.view_graph import PhysicalView
+from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.protocol.messages import Install, Mark, SetUpload, Uninstall
 from catchment.timeline import START_OF_TIME_US
 

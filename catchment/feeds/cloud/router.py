@@ -14,8 +14,8 @@ from typing import Protocol
 
 from catchment.feeds.device.publisher import Publisher
 from catchment.feeds.device.view_host import HostLimits
-from catchment.feeds.language.evaluate import CompiledProgram
-from catchment.feeds.language.view_graph import PhysicalView
+from catchment.feeds.forms.compiled import CompiledProgram
+from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.protocol.messages import Downward, FeedEvent, Notice
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from catchment.errors import FeedError
-from catchment.feeds.language.view_graph import PhysicalView, ViewGraph
+from catchment.feeds.forms.physical_view import PhysicalView
+from catchment.feeds.language.view_graph import ViewGraph
 
 CLOUD = "cloud"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from catchment.feeds.cloud.routes import CLOUD, FeedRoutes, Instance, routes_of
-from catchment.feeds.language.view_graph import PhysicalView, ViewGraph
+from catchment.feeds.forms.physical_view import PhysicalView
+from catchment.feeds.language.view_graph import ViewGraph
 
 
 class ViewLocations:

@@ -19,7 +19,8 @@ from typing import Any
 from catchment.errors import FeedError
 from catchment.feeds.device.publisher import Publisher, RecentlySeen
 from catchment.feeds.device.view_host import HostLimits
-from catchment.feeds.language.evaluate import compile_program
+from catchment.feeds.forms.compiled import compile_form
+from catchment.feeds.forms.program import ProgramForm
 from catchment.feeds.language.functions import BUILT_IN, Functions
 from catchment.feeds.protocol.messages import (
     Admitted,
@@ -119,7 +120,7 @@ class Device:
         self.config = config
         self.functions = functions
         self.publisher: Publisher | None = None
-        self.program_text: str | None = None
+        self.program: ProgramForm | None = None
         self.uploads: dict[str, float] = {}
         self.numbers: dict[str, int] = {}  # next event number of each feed
         self.produced: Counter[str] = Counter()  # since the last rate report
@@ -210,7 +211,7 @@ class Device:
     def _follow(self, item: Instruction) -> int:
         """Follow one instruction; return the token to confirm, 0 for none."""
         if isinstance(item, Program):
-            self._load(item.text)
+            self._load(item.form)
             return 0
         if isinstance(item, Mark):
             self.marks.append(item)
@@ -227,14 +228,14 @@ class Device:
         return item.token
 
     def _forget(self) -> None:
-        self.publisher = self.program_text = None
+        self.publisher = self.program = None
         self.uploads.clear()
         self.marks.clear()
 
-    def _load(self, text: str) -> None:
-        if text != self.program_text:
-            self.program_text = text
-            self.publisher = Publisher(compile_program(text, self.functions), self.config.limits)
+    def _load(self, form: ProgramForm) -> None:
+        if self.program is None or form.text != self.program.text:
+            self.program = form
+            self.publisher = Publisher(compile_form(form, self.functions), self.config.limits)
 
     # ---- the link
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 
 from catchment.feeds.device.view_host import HostLimits, Match, ViewHost
-from catchment.feeds.language.evaluate import CompiledProgram
+from catchment.feeds.forms.compiled import CompiledProgram
 from catchment.feeds.protocol.messages import FeedEvent, Notice
 
 MAX_SEEN = 20_000  # how many notices a device remembers
@@ -45,13 +45,13 @@ class Publisher:
     def absorb(self, event: FeedEvent) -> Iterator[FeedEvent | Notice]:
         """Yield outputs of views that others read, and notices, that follow from one event."""
         for match in self.host.absorb(event):
-            template = self.program.templates[self.host.installed[match.view].view.template].template
-            if template.name in self.program.program.consumed:
+            form = self.host.installed[match.view].compiled.form
+            if not form.notifies:
                 self.matched[match.view] += 1
                 yield match.event
                 yield from self.absorb(match.event)
             else:
-                yield from self._notice(match, template.notify_every_us)
+                yield from self._notice(match, form.notify_every_us)
 
     def _notice(self, match: Match, every_us: int | None) -> Iterator[Notice]:
         event = match.event

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from catchment.errors import FeedError
-from catchment.feeds.language.evaluate import CompiledProgram, CompiledTemplate
-from catchment.feeds.language.view_graph import PhysicalView, ViewRow
+from catchment.feeds.forms.compiled import CompiledProgram, CompiledView
+from catchment.feeds.forms.physical_view import PhysicalView, ViewRow
 from catchment.feeds.protocol.messages import FeedEvent
 from catchment.feeds.protocol.sampling import Key
 
@@ -90,11 +90,11 @@ class _Installed:
     """A view and its compiled template."""
 
     view: PhysicalView
-    compiled: CompiledTemplate
+    compiled: CompiledView
 
     @property
     def lifetime_us(self) -> int:
-        return self.compiled.template.lifetime_us
+        return max(self.compiled.form.lifetimes_us)
 
     def other(self, feed: str) -> str | None:
         return next((i for i in self.view.inputs if i != feed), None)
@@ -113,11 +113,7 @@ class ViewHost:
 
     def install(self, view: PhysicalView) -> None:
         """Compute a view from now on; a view of the same name is replaced."""
-        compiled = self.program.templates.get(view.template)
-        if compiled is None:
-            known = ", ".join(self.program.templates)
-            raise FeedError(f"view {view.name!r} has the template {view.template!r}; possible: {known}")
-        self.installed[view.name] = _Installed(view, compiled)
+        self.installed[view.name] = _Installed(view, self.program.view(view.template))
         for feed in view.inputs:  # a view's inputs are part of its name, so a replaced view has the same
             self.readers.setdefault(feed, {})[view.name] = self.installed[view.name]
 

@@ -1,61 +1,47 @@
-"""Scalar SQL expressions on a device: compiled to Python closures, with SQL's NULL.
+"""Scalar SQL expressions for devices, as trees that any language can evaluate, and for Spark.
 
-A device has no Spark, so the predicates and projections of its views are compiled from the same parsed SQL
-that Spark runs at the cloud. Invariant: for every supported node both give the same value, NULL included
-(comparisons and arithmetic of NULL are NULL, AND and OR are three-valued, a division by zero is NULL).
+A device has no Spark, so the predicates and projections of its views are trees made from the same parsed SQL that
+Spark runs at the cloud. Invariant: for every supported node both give the same value, NULL included (see
+`forms/expression.py`).
 
-A compiled expression is called with *slots*, a tuple of tuples; a `Layout` says where each column lives.
+A tree is evaluated over *slots*, a tuple of tuples; a `Layout` says where each column lives.
 """
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from sqlglot import exp
 
 from catchment.errors import FeedError
+from catchment.feeds.forms.expression import Evaluate, Tree, compile_tree
 from catchment.feeds.language.functions import Functions
 from catchment.query.sql.dialect import read_expression, show, write_expression
 
-Slots = tuple[tuple[Any, ...], ...]
-Evaluate = Callable[[Slots], Any]
 Layout = Mapping[str, tuple[int, int]]  # "alias.column" -> (slot, position in it)
 
-Operation = Callable[..., Any]
 Rename = Callable[[exp.Column], exp.Expr]
 
 
-def _divide(left: float, right: float) -> float | None:
-    return left / right if right else None
-
-
-def _remainder(left: float, right: float) -> float | None:
-    if not right:
-        return None
-    if isinstance(left, int) and isinstance(right, int):
-        return int(math.copysign(abs(left) % abs(right), left))
-    return math.fmod(left, right)
-
-
-# What is NULL where an argument is.
-_STRICT: dict[type[exp.Expr], Operation] = {
-    exp.EQ: operator.eq,
-    exp.NEQ: operator.ne,
-    exp.LT: operator.lt,
-    exp.LTE: operator.le,
-    exp.GT: operator.gt,
-    exp.GTE: operator.ge,
-    exp.Add: operator.add,
-    exp.Sub: operator.sub,
-    exp.Mul: operator.mul,
-    exp.Div: _divide,
-    exp.Mod: _remainder,
-    exp.Neg: operator.neg,
-    exp.Not: operator.not_,
-    exp.Abs: abs,
+# Operations that take the same arguments in SQL as in a tree.
+_OPERATORS: dict[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "!=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.Neg: "neg",
+    exp.Not: "not",
+    exp.Abs: "abs",
+    exp.Coalesce: "coalesce",
+    exp.Least: "least",
+    exp.Greatest: "greatest",
 }
 
 POSSIBLE = (
@@ -87,16 +73,19 @@ def column_name(column: exp.Column) -> str:
     return f"{column.table}.{column.name}"
 
 
+def sql_to_tree(sql: str | None, layout: Layout, functions: Functions) -> Tree:
+    """Return the tree of an expression in SQL text; no expression is always TRUE."""
+    return True if sql is None else _TreeBuilder(layout, functions).build(read_expression(sql))
+
+
 def compile_sql(sql: str | None, layout: Layout, functions: Functions) -> Evaluate:
     """Return a closure for an expression in SQL text; no expression is always TRUE."""
-    if sql is None:
-        return lambda slots: True
-    return compile_expression(read_expression(sql), layout, functions)
+    return compile_tree(sql_to_tree(sql, layout, functions), functions)
 
 
 def compile_expression(node: exp.Expr, layout: Layout, functions: Functions) -> Evaluate:
     """Return a closure that evaluates a parsed expression over slots."""
-    return _Compiler(layout, functions).compile(node)
+    return compile_tree(_TreeBuilder(layout, functions).build(node), functions)
 
 
 def to_spark(sql: str | None, functions: Functions, column: Rename) -> str:
@@ -125,137 +114,67 @@ def _spark(node: exp.Expr, functions: Functions, column: Rename) -> exp.Expr:
     return rewrite(copied)
 
 
-class _Compiler:
-    """Compiles one expression; each kind of node has one method."""
+class _TreeBuilder:
+    """Turns one parsed expression into a tree; each kind of node that differs in the two has one method."""
 
     def __init__(self, layout: Layout, functions: Functions) -> None:
         self.layout = layout
         self.functions = functions
 
-    def compile(self, node: exp.Expr) -> Evaluate:
-        operation = _STRICT.get(type(node))
-        if operation is not None:
-            return _strict(operation, [self.compile(c) for c in node.iter_expressions()])
+    def build(self, node: exp.Expr) -> Tree:
+        name = _OPERATORS.get(type(node))
+        if name is not None:
+            return (name, *(self.build(c) for c in node.iter_expressions()))
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
             raise NotEvaluableError(node)
-        evaluate: Evaluate = method(node)
-        return evaluate
+        return method(node)
 
-    def _column(self, node: exp.Column) -> Evaluate:
-        slot, position = self.layout[column_name(node)]
-        return lambda slots: slots[slot][position]
+    def _column(self, node: exp.Column) -> Tree:
+        return ("at", *self.layout[column_name(node)])
 
-    def _literal(self, node: exp.Literal) -> Evaluate:
+    def _literal(self, node: exp.Literal) -> Tree:
         value = node.to_py()
-        constant = float(value) if not isinstance(value, int | str) else value
-        return lambda slots: constant
+        return value if isinstance(value, int | str) else float(value)
 
-    def _boolean(self, node: exp.Boolean) -> Evaluate:
-        value = bool(node.this)
-        return lambda slots: value
+    def _boolean(self, node: exp.Boolean) -> Tree:
+        return bool(node.this)
 
-    def _null(self, node: exp.Null) -> Evaluate:
-        return lambda slots: None
+    def _null(self, node: exp.Null) -> Tree:
+        return None
 
-    def _paren(self, node: exp.Paren) -> Evaluate:
-        return self.compile(node.this)
+    def _paren(self, node: exp.Paren) -> Tree:
+        return self.build(node.this)
 
-    def _and(self, node: exp.And) -> Evaluate:
-        left = self.compile(node.left)
-        right = self.compile(node.right)
+    def _and(self, node: exp.And) -> Tree:
+        return ("and", *(self.build(part) for part in node.flatten()))
 
-        def evaluate(slots: Slots) -> bool | None:
-            first = left(slots)
-            if first is False:
-                return False
-            second = right(slots)
-            if second is False:
-                return False
-            return None if first is None or second is None else True
+    def _or(self, node: exp.Or) -> Tree:
+        return ("or", *(self.build(part) for part in node.flatten()))
 
-        return evaluate
+    def _between(self, node: exp.Between) -> Tree:
+        value = self.build(node.this)
+        return ("and", (">=", value, self.build(node.args["low"])), ("<=", value, self.build(node.args["high"])))
 
-    def _or(self, node: exp.Or) -> Evaluate:
-        left = self.compile(node.left)
-        right = self.compile(node.right)
-
-        def evaluate(slots: Slots) -> bool | None:
-            first = left(slots)
-            if first is True:
-                return True
-            second = right(slots)
-            if second is True:
-                return True
-            return None if first is None or second is None else False
-
-        return evaluate
-
-    def _between(self, node: exp.Between) -> Evaluate:
-        low = exp.GTE(this=node.this.copy(), expression=node.args["low"].copy())
-        high = exp.LTE(this=node.this.copy(), expression=node.args["high"].copy())
-        return self._and(exp.And(this=low, expression=high))
-
-    def _in(self, node: exp.In) -> Evaluate:
+    def _in(self, node: exp.In) -> Tree:
         if not node.expressions:
             raise NotEvaluableError(node)
-        value = self.compile(node.this)
-        choices = [self.compile(e) for e in node.expressions]
+        return ("in", self.build(node.this), *(self.build(e) for e in node.expressions))
 
-        def evaluate(slots: Slots) -> bool | None:
-            found = value(slots)
-            options = [choice(slots) for choice in choices]
-            if found is None:
-                return None
-            if found in [o for o in options if o is not None]:
-                return True
-            return None if None in options else False
+    def _is(self, node: exp.Is) -> Tree:
+        if not isinstance(node.expression, exp.Null | exp.Boolean):
+            raise NotEvaluableError(node)
+        return ("is", self.build(node.this), self.build(node.expression))
 
-        return evaluate
-
-    def _is(self, node: exp.Is) -> Evaluate:
-        value = self.compile(node.this)
-        wanted = self.compile(node.expression)
-        return lambda slots: value(slots) is wanted(slots)
-
-    def _coalesce(self, node: exp.Coalesce) -> Evaluate:
-        parts = [self.compile(p) for p in node.iter_expressions()]
-        return lambda slots: next((v for p in parts if (v := p(slots)) is not None), None)
-
-    def _least(self, node: exp.Least) -> Evaluate:
-        return self._extreme(node, min)
-
-    def _greatest(self, node: exp.Greatest) -> Evaluate:
-        return self._extreme(node, max)
-
-    def _extreme(self, node: exp.Expr, choose: Operation) -> Evaluate:
-        parts = [self.compile(p) for p in node.iter_expressions()]
-        return lambda slots: choose((v for p in parts if (v := p(slots)) is not None), default=None)
-
-    def _case(self, node: exp.Case) -> Evaluate:
+    def _case(self, node: exp.Case) -> Tree:
         if node.this is not None:
             raise NotEvaluableError(node)
-        arms = [(self.compile(i.this), self.compile(i.args["true"])) for i in node.args["ifs"]]
-        otherwise = self.compile(node.args["default"]) if node.args.get("default") else lambda slots: None
+        arms = [part for i in node.args["ifs"] for part in (self.build(i.this), self.build(i.args["true"]))]
+        otherwise = node.args.get("default")
+        return ("case", *arms, self.build(otherwise) if otherwise is not None else None)
 
-        def evaluate(slots: Slots) -> Any:
-            chosen = next((value for condition, value in arms if condition(slots) is True), otherwise)
-            return chosen(slots)
-
-        return evaluate
-
-    def _anonymous(self, node: exp.Anonymous) -> Evaluate:
-        function = self.functions.get(node.name.lower())
-        if function is None:
+    def _anonymous(self, node: exp.Anonymous) -> Tree:
+        name = node.name.lower()
+        if name not in self.functions:
             raise NotEvaluableError(node)
-        return _strict(function.python, [self.compile(a) for a in node.expressions])
-
-
-def _strict(operation: Operation, parts: list[Evaluate]) -> Evaluate:
-    """Return a call that is NULL when an argument is."""
-
-    def evaluate(slots: Slots) -> Any:
-        values = [p(slots) for p in parts]
-        return None if None in values else operation(*values)
-
-    return evaluate
+        return ("call", name, *(self.build(a) for a in node.expressions))

@@ -13,11 +13,8 @@ from typing import Any
 from sqlglot import exp
 
 from catchment.errors import FeedError
-from catchment.feeds.language.expressions import (
-    Evaluate,
-    Slots,
-    compile_expression,
-)
+from catchment.feeds.forms.expression import Evaluate, Slots
+from catchment.feeds.language.expressions import compile_expression
 from catchment.feeds.language.functions import Functions
 from catchment.query.sql.dialect import conjuncts, read_expression
 

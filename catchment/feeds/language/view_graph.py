@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from catchment.errors import FeedError
-from catchment.feeds.language.expressions import Evaluate, Layout, compile_sql
+from catchment.feeds.forms.expression import Evaluate
+from catchment.feeds.forms.physical_view import PhysicalView, ViewRow, view_name
+from catchment.feeds.language.expressions import Layout, compile_sql
 from catchment.feeds.language.reference import AliasedTable, ReferenceData, Row, join, layout_of
 from catchment.feeds.language.template import (
     DEVICES,
@@ -38,43 +39,6 @@ class SourceFeed:
     name: str
     kind: str
     device: str
-
-
-@dataclass(frozen=True, slots=True)
-class ViewRow:
-    """One joined reference row of a view, in the order of the template's inputs."""
-
-    inputs: tuple[str, ...]
-    shares: tuple[float, ...]
-    devices: tuple[Any, ...]
-    params: Row
-    notified: str
-
-    @property
-    def sort_key(self) -> tuple[Any, ...]:
-        return (self.inputs, self.shares, tuple(map(repr, self.params)))
-
-
-@dataclass(frozen=True)
-class PhysicalView:
-    """A view to be placed: its inputs by name, sorted, and the reference rows that it serves."""
-
-    name: str
-    template: str
-    inputs: tuple[str, ...]
-    rows: tuple[ViewRow, ...]
-
-    @cached_property
-    def shares(self) -> dict[str, float]:
-        """The share of each input that the view demands: the largest of its rows."""
-        found: dict[str, float] = {}
-        for row in self.rows:
-            for name, share in zip(row.inputs, row.shares, strict=True):
-                found[name] = max(share, found.get(name, 0.0))
-        return found
-
-    def share_of(self, feed: str) -> float:
-        return self.shares[feed]
 
 
 @dataclass(frozen=True)
@@ -130,11 +94,6 @@ class ViewGraph:
             removed=tuple(name for name in old if name not in new),
             changed=tuple(v for name, v in new.items() if name in old and old[name] != v),
         )
-
-
-def view_name(template: str, inputs: tuple[str, ...]) -> str:
-    """Return the name under which equal views meet."""
-    return f"{template}({','.join(inputs)})"
 
 
 def generate_views(program: FeedProgram, data: ReferenceData) -> ViewGraph:

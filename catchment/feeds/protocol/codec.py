@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from catchment.errors import FeedError, WireError
-from catchment.feeds.language.view_graph import PhysicalView, ViewRow, view_name
+from catchment.feeds.forms.physical_view import PhysicalView, ViewRow, view_name
+from catchment.feeds.forms.program import ProgramForm
 from catchment.feeds.protocol.messages import (
     Admitted,
     Confirmed,
@@ -48,7 +49,7 @@ _ENCODE: dict[type, tuple[str, Callable[[Any], _Fields]]] = {
     Instructions: ("b", lambda m: [_fields(item) for item in m.items]),
 }
 _ENCODE_ITEM: dict[type, tuple[str, Callable[[Any], _Fields]]] = {
-    Program: ("p", lambda m: [m.text]),
+    Program: ("p", lambda m: [m.form.as_json()]),
     SetUpload: ("u", lambda m: [m.feed, m.share, m.token]),
     Install: ("i", lambda m: [*_view_out(m.view), m.token]),
     Uninstall: ("x", lambda m: [m.view, m.token]),
@@ -66,7 +67,7 @@ _DECODE: dict[str, Callable[..., Message]] = {
     "b": lambda *items: Instructions(tuple(_DECODE_ITEM[letter](*fields) for letter, *fields in items)),
 }
 _DECODE_ITEM: dict[str, Callable[..., Instruction]] = {
-    "p": lambda text: Program(_text(text)),
+    "p": lambda form: Program(ProgramForm.read(form)),
     "u": lambda feed, share, token: SetUpload(_text(feed), _number(share), _int(token)),
     "i": lambda template, inputs, rows, token: Install(_view_in(template, inputs, rows), _int(token)),
     "x": lambda view, token: Uninstall(_text(view), _int(token)),

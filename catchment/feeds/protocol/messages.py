@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from catchment.errors import FeedError
-from catchment.feeds.language.view_graph import PhysicalView
+from catchment.feeds.forms.physical_view import PhysicalView
+from catchment.feeds.forms.program import ProgramForm
 from catchment.feeds.protocol.sampling import Key, rank_of
 
 
@@ -109,9 +110,9 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The templates that views of this device are made from."""
+    """What views of this device are made from."""
 
-    text: str = field(repr=False)
+    form: ProgramForm = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from typing import Any
 from sqlglot import exp
 
 from catchment.feeds.device.fleet import DeviceRecord
+from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.language.expressions import column_name
 from catchment.feeds.language.template import FeedProgram, FeedTemplate, feed_kind, stream_of
-from catchment.feeds.language.view_graph import PhysicalView, ViewGraph
+from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.sampling import rank_of
 from catchment.query.sql.dialect import read_expression
 

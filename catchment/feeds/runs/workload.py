@@ -14,7 +14,7 @@ from typing import Protocol
 
 from catchment.errors import FeedError
 from catchment.feeds.device.fleet import DeviceRecord
-from catchment.feeds.language.evaluate import CompiledProgram
+from catchment.feeds.language.evaluate import compile_feeds
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.placement.costs import LinkCosts
@@ -154,7 +154,7 @@ def _read_records(project: FeedProject) -> Iterator[DeviceRecord]:
 
 def _measure_rates(program: FeedProgram, recorded: list[DeviceRecord]) -> tuple[dict[str, float], dict[str, float]]:
     """Return the events per second of each device, and of each of its feeds after the filters of the program."""
-    compiled = CompiledProgram(program)
+    compiled = compile_feeds(program)
     seconds = (recorded[-1].at_us / 1e6) or 1.0
     devices: Counter[str] = Counter()
     feeds: Counter[str] = Counter()

@@ -34,9 +34,10 @@ from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.cloud.routes import Hosts
 from catchment.feeds.device.publisher import RecentlySeen
+from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.template import FeedProgram
-from catchment.feeds.language.view_graph import PhysicalView, ViewGraph
+from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.messages import FeedEvent, Notice, Upward
 from catchment.project.sections import SparkConfig
 from catchment.spark.feeds.joins import DELIVERY, DONE, MATCH, NOTICE, FeedJoins

@@ -18,9 +18,9 @@ from pyspark.sql import functions as fn
 from sqlglot import exp
 
 from catchment.feeds.cloud.landing import ARROW_TYPES, EVENT_TYPES
+from catchment.feeds.forms.physical_view import PhysicalView, ViewRow
 from catchment.feeds.language.expressions import column_name, to_spark
 from catchment.feeds.language.template import FeedInput, FeedProgram, FeedTemplate
-from catchment.feeds.language.view_graph import PhysicalView, ViewRow
 from catchment.feeds.protocol.sampling import MATCH_RANK_SQL
 from catchment.query.sql.dialect import read_expression
 

@@ -19,6 +19,7 @@ from sqlglot import exp
 
 from catchment.errors import FeedError
 from catchment.feeds.cloud.landing import ARROW_TYPES
+from catchment.feeds.forms.physical_view import PhysicalView, ViewRow
 from catchment.feeds.language.expressions import to_spark
 from catchment.feeds.language.functions import Functions
 from catchment.feeds.language.reference import ReferenceData
@@ -31,7 +32,7 @@ from catchment.feeds.language.template import (
     FeedTemplate,
     feed_kind,
 )
-from catchment.feeds.language.view_graph import PhysicalView, SourceFeed, ViewGraph, ViewRow
+from catchment.feeds.language.view_graph import SourceFeed, ViewGraph
 
 _PYTHON_TYPES: dict[str, Any] = {
     "BIGINT": int,

@@ -1,0 +1,1 @@
+"""What devices are told, in forms that any language can read: expressions, programs and views."""
