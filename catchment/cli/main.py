@@ -112,6 +112,7 @@ EXTRAS = {
     "uvicorn": "page",
     "confluent_kafka": "kafka",
     "fastavro": "kafka",
+    "psycopg": "postgres",
     "opentelemetry": "traces",
 }
 

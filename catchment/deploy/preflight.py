@@ -18,8 +18,7 @@ def check_sources(deployment: Deployment, sites: Sequence[str]) -> None:
         for stream in deployment.declared_at(site):
             _check_stream(stream, site, base)
     for table in deployment.catalog.tables.values() if sites else ():
-        path = base / table.connector.path
-        if not path.exists():
+        if isinstance(table.connector, FilesConnector) and not (path := base / table.connector.path).exists():
             raise ConfigError(
                 f"the table {table.name!r} has no data at {path}",
                 where=table.where,

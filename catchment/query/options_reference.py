@@ -13,11 +13,11 @@ from catchment.project.config import Project
 from catchment.project.joined_site import JoinedSite
 from catchment.project.options import Option, options_of
 from catchment.project.sections import Defaults, Link, Security, Site, SparkConfig, StorageLimits
-from catchment.query.sql.connectors import CONNECTORS
+from catchment.query.sql.connectors import CONNECTORS, TABLE_CONNECTORS
 from catchment.query.sql.sink_connectors import SINK_CONNECTORS
-from catchment.query.sql.statements import Stream
+from catchment.query.sql.statements import Stream, Table
 from catchment.query.sql.view_options import ViewOptions
-from catchment.query.sql.with_options import CONNECTOR, SINK_CONNECTOR, table_options
+from catchment.query.sql.with_options import CONNECTOR, SINK_CONNECTOR, TABLE_CONNECTOR, table_connector_options
 
 _HEAD = """\
 # Every option
@@ -37,17 +37,23 @@ _SITE_HEAD = """\
 What [the machine of a site](../guides/deploy.md#machines-that-share-nothing) knows by itself. `[security]`, `[spark]`,
 `[limits]` and `[traces]` are as above; where `[limits]` is absent, that of the center holds.
 `[sources.NAME]` says where this machine finds the records of a stream or the rows of a table: its `path`, or its
-`brokers`, `broker`, `topic`, `schema`, `registry`, `client_config` or `argument`."""
+`brokers`, `broker`, `topic`, `schema`, `registry`, `client_config`, `url`, `password_file` or `argument`."""
 _SQL_HEAD = """\
 ## Streams, tables, views and sinks: `WITH (...)`
 
 What the statements mean is described in [sql.md](sql.md)."""
+
+_TABLE_DOCS = {"files": "Unless a format is given, it follows from the name of the file."}
 
 
 def options_reference() -> str:
     """Return the reference of all options, as Markdown."""
     connectors = [
         _section(f"### Streams with `connector = '{kind}'`", options_of(holder)) for kind, holder in CONNECTORS.items()
+    ]
+    tables = [
+        _section(f"### Tables with `connector = '{kind}'`", table_connector_options(kind), _TABLE_DOCS.get(kind, ""))
+        for kind in TABLE_CONNECTORS
     ]
     sinks = [
         _section(f"### Sinks with `connector = '{kind}'`", (SINK_CONNECTOR, *options_of(holder)))
@@ -69,7 +75,8 @@ def options_reference() -> str:
         _SQL_HEAD,
         _section("### Streams", (CONNECTOR, *options_of(Stream))),
         *connectors,
-        _section("### Tables", table_options(), "Unless a format is given, it follows from the name of the file."),
+        _section("### Tables", (TABLE_CONNECTOR, *options_of(Table))),
+        *tables,
         _section("### Views", options_of(ViewOptions)),
         *sinks,
     )

@@ -15,7 +15,18 @@ from catchment.project.options import options_of, read_options
 from catchment.query.sql.statements import Statement, Stream, Table
 
 # Options that say where records are.
-ADDRESSES = ("path", "brokers", "broker", "topic", "schema", "registry", "client_config", "argument")
+ADDRESSES = (
+    "path",
+    "brokers",
+    "broker",
+    "topic",
+    "schema",
+    "registry",
+    "client_config",
+    "url",
+    "password_file",
+    "argument",
+)
 
 
 def use_own_source(statement: Statement, joined: JoinedSite) -> Statement:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from catchment.center.results.plain_json import to_plain_json
+from catchment.records.postgres_rows import postgres_type
 from catchment.sinks.target import DELETED, OPERATION, UPSERTED, ChangeBatch, Place, SinkError
 
 PLACES = "catchment_sinks"
@@ -162,26 +163,7 @@ class PostgresTarget:
 def _column_types(batch: ChangeBatch) -> dict[str, str]:
     """Return the type of each column as PostgreSQL has it."""
     fields = (f for f in batch.rows.schema if batch.is_changelog or f.name != OPERATION)
-    return {f.name: _postgres_type(f.type) for f in fields}
-
-
-def _postgres_type(type_: pa.DataType) -> str:
-    types = pa.types
-    if types.is_boolean(type_):
-        return "boolean"
-    if types.is_integer(type_):
-        return "bigint" if type_.bit_width > 32 else "integer"
-    if types.is_floating(type_):
-        return "double precision"
-    if types.is_decimal(type_):
-        return f"numeric({type_.precision}, {type_.scale})"
-    if types.is_timestamp(type_):
-        return "timestamptz" if type_.tz else "timestamp"
-    if types.is_date(type_):
-        return "date"
-    if types.is_binary(type_) or types.is_large_binary(type_):
-        return "bytea"
-    return "jsonb" if types.is_nested(type_) else "text"
+    return {f.name: postgres_type(f.type) for f in fields}
 
 
 def _stored(value: Any) -> Any:

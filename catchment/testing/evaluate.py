@@ -24,10 +24,11 @@ from catchment.aggregates import Aggregate, make_aggregate, partials
 from catchment.aggregates.partials import one_array
 from catchment.aggregates.shed_terms import terms_in
 from catchment.arrays import Ints, Mask
-from catchment.errors import QueryError
+from catchment.errors import ConfigError, QueryError
 from catchment.functions.installed import functions_in, scalar
 from catchment.query.fragment import SLICE_COLUMN, Explode, Fragment, count_records
 from catchment.query.plan import QueryPlan
+from catchment.query.sql.connectors import FilesConnector
 from catchment.query.sql.statements import Table
 from catchment.query.types import sql_type
 from catchment.shedding.terms import add_terms
@@ -308,6 +309,12 @@ def _group_observations(rows: FragmentRows, sources: Sequence[str], values: Sequ
 
 
 def _read_table(folder: Path, table: Table) -> pa.Table:
+    if not isinstance(table.connector, FilesConnector):
+        raise ConfigError(
+            f"table {table.name!r} is read by connector {table.connector.kind!r}, which is not simulated",
+            where=table.where,
+            hint="declare it with the path of a file for simulations",
+        )
     path = folder / table.connector.path
     files = sorted(path.rglob(f"*.{table.connector.format}")) if path.is_dir() else [path]
     reader = {"csv": "read_csv", "json": "read_json", "parquet": "read_parquet"}[table.connector.format]

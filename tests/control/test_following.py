@@ -141,6 +141,7 @@ def test_a_site_reads_its_own_sources(world: ControlWorld) -> None:
     catalog = check_same_work(home, world, "a").catalog
     assert isinstance(catalog.streams["hits"].connector, FilesConnector)
     assert catalog.streams["hits"].connector.path == "/var/log/hits"
+    assert isinstance(catalog.tables["pages"].connector, FilesConnector)
     assert catalog.tables["pages"].connector.path == "tables/pages.csv"
 
 

@@ -17,6 +17,7 @@ from catchment.query.catalog import Catalog
 from catchment.query.planning.build import plan_view
 from catchment.query.sql.parse import parse_sql
 from catchment.timeline import ManualClock
+from tests.worlds.postgres_server import MISSING, PostgresServer, has_server
 from tests.worlds.query_support import make_project
 
 if TYPE_CHECKING:
@@ -116,3 +117,37 @@ def test_a_table_is_read_again_when_it_has_changed_and_a_version_in_use_stays_as
     clock.advance(60 * SECOND)
     assert [row.shop for row in tables["tiers"].collect()] == ["c"]
     assert tables.status()["tiers"]["problem"] is None
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not has_server(), reason=MISSING)
+def test_a_table_of_a_database_is_read_again_and_stays_in_use_while_the_database_is_away(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from catchment.spark.sources.lookup_tables import LookupTables
+
+    server = PostgresServer().start()
+    try:
+        clock = ManualClock(0)
+        server.query("CREATE TABLE tiers (shop text, tier text, valid_from timestamptz, valid_to timestamptz)")
+        server.query("INSERT INTO tiers VALUES ('a', 'new', '2026-01-01T01:00:00+01', NULL)")
+        declared = SQL.replace("path = 'tiers.csv'", f"connector = 'postgres', url = '{server.url}', table = 'tiers'")
+        tables = LookupTables(spark, catalog_of(declared).tables, tmp_path, clock)
+        first = tables["tiers"]
+        assert [(r.shop, r.tier, r.valid_from.astimezone(UTC), r.valid_to) for r in first.collect()] == [
+            ("a", "new", at(0), None)
+        ]
+        server.query("UPDATE tiers SET tier = 'new'")  # the same rows in another place: the same version
+        clock.advance(60 * SECOND)
+        assert tables["tiers"] is first
+        server.kill()
+        clock.advance(60 * SECOND)
+        assert tables["tiers"] is first
+        assert "cannot be read from PostgreSQL" in tables.status()["tiers"]["problem"]
+        server.start()
+        server.query("INSERT INTO tiers VALUES ('b', 'gold', now(), NULL)")
+        clock.advance(60 * SECOND)
+        assert {row.shop for row in tables["tiers"].collect()} == {"a", "b"}
+        assert tables.status()["tiers"]["problem"] is None
+    finally:
+        server.remove()

@@ -14,6 +14,12 @@ from catchment.project.options import option, required, write_options
 from catchment.query.types import TIMESTAMP
 
 CSV_OPTIONS = ("header", "delimiter")
+POSTGRES_URL = kinds.matching(
+    r"postgres(ql)?://([^\s:@/]+@)?[^\s@]+", "an address such as 'postgresql://catchment@db:5432/shop'"
+)
+POSTGRES_URL_DOC = "the database, without a password: that comes from password_file, PGPASSFILE or PGPASSWORD"
+POSTGRES_TABLE = kinds.matching(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", "a table, such as 'answers' or 'public.answers'")
+POSTGRES_PASSWORD_DOC = "a file with host:port:database:user:password lines, which only its owner may read"
 SCHEMA_FORMATS = ("avro", "protobuf")  # values that only a schema makes readable
 KAFKA_METADATA: Mapping[str, pa.DataType] = MappingProxyType(
     {  # what a record of Kafka has beside its value
@@ -296,6 +302,22 @@ class PythonConnector:
         return {"connector": self.kind, **write_options(self)}  # an argument that is not given is not written
 
 
+@dataclass(frozen=True)
+class PostgresConnector:
+    """The rows of a table, or of a view, of PostgreSQL."""
+
+    url: str = field(metadata=required(POSTGRES_URL, doc=POSTGRES_URL_DOC))
+    table: str = field(metadata=required(POSTGRES_TABLE, doc="the table, or view, that has the declared columns"))
+    password_file: str | None = option(
+        kinds.text("the path of a file"), None, doc=POSTGRES_PASSWORD_DOC, absent="what the client library finds"
+    )
+    kind: ClassVar[str] = "postgres"
+
+    def to_options(self) -> dict[str, Any]:
+        """Return the connector as it is written in WITH (...)."""
+        return {"connector": self.kind, **write_options(self)}
+
+
 Connector = FilesConnector | GeneratorConnector | KafkaConnector | ReceivedConnector | PythonConnector
 
 _CONNECTORS: tuple[type[Connector], ...] = (
@@ -308,3 +330,8 @@ _CONNECTORS: tuple[type[Connector], ...] = (
     PythonConnector,
 )
 CONNECTORS: Mapping[str, type[Connector]] = MappingProxyType({c.kind: c for c in _CONNECTORS})
+
+TableConnector = FilesConnector | PostgresConnector
+TABLE_CONNECTORS: Mapping[str, type[TableConnector]] = MappingProxyType(
+    {c.kind: c for c in (FilesConnector, PostgresConnector)}
+)

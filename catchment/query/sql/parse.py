@@ -94,8 +94,8 @@ def _relation(cursor: Cursor, kind: str) -> Stream | Table:
 
     try:
         if kind == "TABLE":
-            of_table, files = read_table_options(given, name, place)
-            return Table(name, columns, connector=files, where=cursor.start, **of_table)
+            of_table, rows = read_table_options(given, name, place)
+            return Table(name, columns, connector=rows, where=cursor.start, **of_table)
         own, connector = read_stream_options(given, name, place)
         return Stream(name, columns, connector=connector, where=cursor.start, **own)
     except QueryError as cause:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from catchment.project import option_kinds as kinds
 from catchment.project.options import option, required, write_options
+from catchment.query.sql.connectors import POSTGRES_PASSWORD_DOC, POSTGRES_TABLE, POSTGRES_URL, POSTGRES_URL_DOC
 
 UPSERT, CHANGELOG = "upsert", "changelog"
 
@@ -53,25 +54,10 @@ class KafkaSink(SinkOptions):
 class PostgresSink(SinkOptions):
     """A table of PostgreSQL."""
 
-    url: str = field(
-        metadata=required(
-            kinds.matching(
-                r"postgres(ql)?://([^\s:@/]+@)?[^\s@]+", "an address such as 'postgresql://catchment@db:5432/answers'"
-            ),
-            doc="the database, without a password: that comes from password_file, PGPASSFILE or PGPASSWORD",
-        )
-    )
-    table: str = field(
-        metadata=required(
-            kinds.matching(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", "a table, such as 'answers' or 'public.answers'"),
-            doc="the table; it is made if it is not there",
-        )
-    )
+    url: str = field(metadata=required(POSTGRES_URL, doc=POSTGRES_URL_DOC))
+    table: str = field(metadata=required(POSTGRES_TABLE, doc="the table; it is made if it is not there"))
     password_file: str | None = option(
-        kinds.text("the path of a file"),
-        None,
-        doc="a file with host:port:database:user:password lines, which only its owner may read",
-        absent="what the client library finds",
+        kinds.text("the path of a file"), None, doc=POSTGRES_PASSWORD_DOC, absent="what the client library finds"
     )
     kind: ClassVar[str] = "postgres"
 

@@ -21,10 +21,11 @@ from catchment.query.sql.connectors import (
     KAFKA_METADATA,
     SCHEMA_FORMATS,
     Connector,
-    FilesConnector,
     KafkaConnector,
     MqttConnector,
+    PostgresConnector,
     ReplayConnector,
+    TableConnector,
 )
 from catchment.query.sql.dialect import render
 from catchment.query.sql.sink_connectors import SinkConnector
@@ -203,14 +204,24 @@ class Stream(DeclaredRelation):
 class Table(DeclaredRelation):
     """CREATE TABLE: slow-changing reference data."""
 
-    connector: FilesConnector
+    connector: TableConnector
     refresh_us: int | None = option(
         kinds.duration(positive=True),
         None,
-        doc="how often to look whether the files have changed; records that come from then on find the new rows",
+        doc="how often to look whether its rows have changed; records that come from then on find the new rows",
         absent="it is read when a site starts",
     )
     where: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for column in self.columns:
+            if isinstance(self.connector, PostgresConnector) and pa.types.is_nested(column.type):
+                raise QueryError(
+                    f"column {column.name!r} of table {self.name!r} is {sql_type(column.type)}, "
+                    "which is not read from PostgreSQL",
+                    hint="make a view there whose columns are plain values, and name that",
+                )
 
     def to_sql(self) -> str:
         options = {**write_options(self), **self.connector.to_options()}

@@ -8,7 +8,14 @@ from typing import Any
 from catchment.errors import QueryError
 from catchment.project import option_kinds as kinds
 from catchment.project.options import Option, options_of, read_options
-from catchment.query.sql.connectors import CONNECTORS, CSV_OPTIONS, Connector, FilesConnector
+from catchment.query.sql.connectors import (
+    CONNECTORS,
+    CSV_OPTIONS,
+    TABLE_CONNECTORS,
+    Connector,
+    FilesConnector,
+    TableConnector,
+)
 from catchment.query.sql.sink_connectors import SINK_CONNECTORS, SinkConnector
 from catchment.query.sql.statements import Stream, Table
 from catchment.query.sql.view_options import ViewOptions
@@ -17,8 +24,7 @@ Given = Mapping[str, Any]
 Where = Callable[[str | None], str]
 
 CONNECTOR = Option("connector", kinds.choice(*CONNECTORS), FilesConnector.kind, doc="where records come from")
-
-
+TABLE_CONNECTOR = Option("connector", kinds.choice(*TABLE_CONNECTORS), FilesConnector.kind, doc="where rows come from")
 SINK_CONNECTOR = Option("connector", kinds.choice(*SINK_CONNECTORS), required=True, doc="which kind of system it is")
 
 
@@ -76,28 +82,29 @@ def _refuse_growing(read: Given, connector: str, where: Where) -> None:
         )
 
 
-def read_table_options(given: Given, name: str, where: Where) -> tuple[dict[str, Any], FilesConnector]:
-    """Return the table's own fields, and where its rows are.
+def read_table_options(given: Given, name: str, where: Where) -> tuple[dict[str, Any], TableConnector]:
+    """Return the table's own fields, and where its rows are."""
+    what = f"table {name!r}"
+    chosen = {k: v for k, v in given.items() if k == TABLE_CONNECTOR.name}
+    kind = _read(chosen, (TABLE_CONNECTOR,), what, where)[TABLE_CONNECTOR.name]
+    read = _read(given, (TABLE_CONNECTOR, *table_connector_options(kind), *options_of(Table)), what, where)
+    if kind == FilesConnector.kind:
+        _choose_format(read, given, where)
+    made = TABLE_CONNECTORS[kind](**{o.key: read[o.key] for o in table_connector_options(kind)})
+    return {o.key: read[o.key] for o in options_of(Table)}, made
 
-    Unless a format is given, it follows from the name of the file.
-    """
-    read = _read(given, table_options(), f"table {name!r}", where)
+
+def table_connector_options(kind: str) -> tuple[Option, ...]:
+    """Return the options of a table's connector; the files of a table do not grow."""
+    return tuple(o for o in options_of(TABLE_CONNECTORS[kind]) if o.name != "growing")
+
+
+def _choose_format(read: dict[str, Any], given: Given, where: Where) -> None:
+    """Let the format follow from the name of the file, unless it is given."""
     suffix = read["path"].rsplit(".", 1)[-1].lower()
     if "format" not in given and suffix in ("json", "csv", "parquet"):
         read["format"] = suffix
     _refuse_csv_options(read["format"], given, where)
-    own = {o.key: read[o.key] for o in options_of(Table)}
-    return own, FilesConnector(**{o.key: read[o.key] for o in _table_files_options()})
-
-
-def table_options() -> tuple[Option, ...]:
-    """Return the options of a table: those of files, and its own."""
-    connector = Option("connector", kinds.choice("files"), "files", doc="where rows come from")
-    return (connector, *_table_files_options(), *options_of(Table))
-
-
-def _table_files_options() -> tuple[Option, ...]:
-    return tuple(o for o in options_of(FilesConnector) if o.name != "growing")
 
 
 def read_sink_options(given: Given, name: str, where: Where) -> SinkConnector:

@@ -1,9 +1,9 @@
-"""Look-up tables at a site: read when it starts, and read again when their files have changed, if they are to be.
+"""Look-up tables at a site: read when it starts, and read again when they have changed, if they are to be.
 
-A version of a table is the digest of its files. A table that is read again is held in memory as it was read, so a
-version never changes under the batches that use it, whatever happens to the files. Its files are looked at when a batch
-asks for it, at most every `refresh`. A new version that cannot be read leaves the one before in use, and the status
-says why.
+A version of a table is the digest of its files or, in a database, of its rows. A table that is read again is held in
+memory as it was read, so a version never changes under the batches that use it, whatever happens to the files. It is
+looked at when a batch asks for it, at most every `refresh`; of a database all rows are read to do that. A new version
+that cannot be read leaves the one before in use, and the status says why.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from catchment.errors import CatchmentError, EngineError
 from catchment.files.digest import digest_of
+from catchment.query.sql.connectors import FilesConnector, PostgresConnector
 from catchment.query.sql.statements import Table
 from catchment.spark.sources.streams import ddl, read_table
 from catchment.timeline import Clock
@@ -74,42 +76,62 @@ class LookupTables(Mapping[str, DataFrame]):
         }
 
     def _read_first(self, table: Table) -> TableVersion:
-        if table.refresh_us is not None:
+        if table.refresh_us is not None or isinstance(table.connector, PostgresConnector):
             return self._read(table)
         now_us = self._clock.now_us()
         rows = read_table(self._spark, table, self._base).cache()
-        return TableVersion(rows, self._version(table), now_us, now_us)
+        return TableVersion(rows, self._version_of_files(table.connector), now_us, now_us)
 
     def _look_again(self, table: Table, known: TableVersion) -> None:
         """Take a new version into use, if there is one that can be read."""
         known.looked_at_us = self._clock.now_us()
         try:
-            if self._version(table) == known.version:
-                known.problem = None
-                return
-            self._known[table.name] = self._read(table)
-            _log.info("table %s: version %s is in use", table.name, self._known[table.name].version)
+            newer = self._read_newer(table, known)
         except (CatchmentError, OSError) as error:
             if known.problem != str(error):
                 _log.warning("table %s: version %s stays in use: %s", table.name, known.version, error)
             known.problem = str(error)
+            return
+        known.problem = None
+        if newer is not None:
+            self._known[table.name] = newer
+            _log.info("table %s: version %s is in use", table.name, newer.version)
+
+    def _read_newer(self, table: Table, known: TableVersion) -> TableVersion | None:
+        """Return the version that a table has now, or None if that is the known one."""
+        if isinstance(table.connector, FilesConnector):
+            is_known = self._version_of_files(table.connector) == known.version
+            return None if is_known else self._read(table)
+        newer = self._read(table)
+        return None if newer.version == known.version else newer
 
     def _read(self, table: Table) -> TableVersion:
-        """Return the rows of a table in memory; files that change meanwhile are read again."""
+        """Return the rows of a table in memory."""
+        if isinstance(table.connector, FilesConnector):
+            rows, version = self._read_files(table, table.connector)
+        else:
+            from catchment.records.postgres_rows import read_postgres_rows, version_of_rows
+
+            rows = read_postgres_rows(table, self._base)
+            version = version_of_rows(rows)[:VERSION_DIGITS]
+        now_us = self._clock.now_us()
+        return TableVersion(self._spark.createDataFrame(rows, ddl(table)), version, now_us, now_us)
+
+    def _read_files(self, table: Table, files: FilesConnector) -> tuple[pa.Table, str]:
+        """Return rows and version of files; those that change meanwhile are read again."""
         for _ in range(MAX_READS):
-            version = self._version(table)
+            version = self._version_of_files(files)
             rows = read_table(self._spark, table, self._base).toArrow()
-            if self._version(table) == version:
-                now_us = self._clock.now_us()
-                return TableVersion(self._spark.createDataFrame(rows, ddl(table)), version, now_us, now_us)
+            if self._version_of_files(files) == version:
+                return rows, version
         raise EngineError(
             f"the files of table {table.name!r} change while they are read",
             where=table.where,
             hint="write a new file elsewhere, then rename it into place",
         )
 
-    def _version(self, table: Table) -> str:
-        path = self._base / table.connector.path
+    def _version_of_files(self, connector: FilesConnector) -> str:
+        path = self._base / connector.path
         files = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file())
         sha = hashlib.sha256()
         for file in files:

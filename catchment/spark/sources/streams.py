@@ -91,7 +91,8 @@ def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spoo
 
 
 def read_table(spark: SparkSession, table: Table, base: Path) -> DataFrame:
-    """Return a reference table, its columns by name; a row that cannot be read is an error."""
+    """Return a reference table that is in files, its columns by name; a row that cannot be read is an error."""
+    assert isinstance(table.connector, FilesConnector)
     path = base / table.connector.path
     if not path.exists():
         hint = "the path is relative to the project folder"
