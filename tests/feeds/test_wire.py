@@ -111,7 +111,7 @@ items = st.one_of(
 messages = st.one_of(
     st.builds(FeedEvent, names, keys, st.integers(0, 2**60), st.lists(scalars, max_size=3).map(tuple)),
     st.builds(Notice, names, names, keys, st.integers(0, 2**60), st.lists(scalars, max_size=3).map(tuple)),
-    st.builds(Hello, st.integers(0, 2**50), st.none() | names),
+    st.builds(Hello, st.integers(0, 2**50), st.none() | names, st.lists(names).map(tuple)),
     st.builds(Admitted, st.integers(0, 2**50)),
     st.builds(Refused, st.integers(0, 2**50), names),
     st.builds(RateReport, st.lists(st.tuples(names, st.integers(0, 99)), max_size=3).map(tuple), st.integers(1, 2**40)),
@@ -128,8 +128,8 @@ def test_a_message_survives_the_wire(number: int, message: Message) -> None:
 
 
 def test_a_hello_without_a_token_is_read_and_a_token_is_never_shown() -> None:
-    assert decode(b'[7,"h",5]') == (7, Hello(5))
-    assert decode(b'[7,"h",5,"secret"]') == (7, Hello(5, "secret"))
+    assert decode(b'[7,"h",5]') == (7, Hello(5, version=1))
+    assert decode(b'[7,"h",5,"secret"]') == (7, Hello(5, "secret", version=1))
     assert "secret" not in repr(Hello(5, "secret"))
     with pytest.raises(WireError, match="token of 5000 characters"):
         decode(encode(0, Hello(1, "x" * 5000)))

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from catchment.feeds.cloud.instructions import InstructionQueue
 from catchment.feeds.cloud.moves import Move, ViewMoves
 from catchment.feeds.cloud.router import ControlledPlane, Deliver
-from catchment.feeds.cloud.routes import Hosts, check_hosts
+from catchment.feeds.cloud.routes import CLOUD, Hosts, check_hosts
 from catchment.feeds.cloud.view_locations import ViewLocations
+from catchment.feeds.forms.program import VERSION
 from catchment.feeds.language.evaluate import form_of
+from catchment.feeds.language.functions import BUILT_IN
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.messages import (
     Admitted,
@@ -24,6 +26,7 @@ from catchment.feeds.protocol.messages import (
     Notice,
     Program,
     RateReport,
+    Refused,
     Reset,
     SetUpload,
     Upward,
@@ -50,6 +53,7 @@ class FeedController:
         self.moves = ViewMoves(self.locations, plane, self.instructions)
         self.feeds_of = _feeds_by_device(graph)
         self.rates: dict[str, float] = {}  # events per second of each feed, as devices report them
+        self.functions_of: dict[str, frozenset[str]] = {}  # functions of the project that each device has
         self.refused = 0
         self.forwarded: list[Deliver] = []  # answers to hellos, and notices, of this call
 
@@ -94,6 +98,7 @@ class FeedController:
 
     def deploy(self, hosts: Hosts) -> list[Deliver]:
         """Put views where they should be: new ones are opened, others moved if they are elsewhere."""
+        hosts = self._at_able_hosts(self.graph, hosts)
         check_hosts(self.graph, {**self.current_hosts(), **hosts})
         for view in self.graph.views.values():
             if view.name in hosts:
@@ -103,6 +108,7 @@ class FeedController:
     def update(self, newer: ViewGraph, hosts: Hosts) -> list[Deliver]:
         """Follow a change of the reference data; `hosts` places the added views."""
         delta = self.graph.delta_to(newer)
+        hosts = self._at_able_hosts(newer, hosts)
         check_hosts(newer, {**self.current_hosts(), **hosts})
         self.locations.graph = newer
         self.feeds_of = _feeds_by_device(newer)
@@ -121,7 +127,7 @@ class FeedController:
     def handle(self, device: str, message: Upward) -> list[Deliver]:
         """Answer a control message or a notice from a device."""
         if isinstance(message, Hello):
-            self._greet(device, message.boot)
+            self._greet(device, message)
         elif isinstance(message, Confirmed):
             self._confirm(device, message)
         elif isinstance(message, Notice):
@@ -145,10 +151,15 @@ class FeedController:
 
     # ---- messages of devices
 
-    def _greet(self, device: str, boot: int) -> None:
+    def _greet(self, device: str, hello: Hello) -> None:
         """Answer a hello; tell a new or restarted device its program and everything that holds for it."""
-        self.forwarded.append(Deliver(device, Admitted(boot)))
-        if not self.instructions.greet(device, boot):
+        if hello.version != VERSION:
+            reason = f"the device speaks version {hello.version} of the protocol, this cloud version {VERSION}"
+            self.forwarded.append(Deliver(device, Refused(hello.boot, reason)))
+            return
+        self.functions_of[device] = frozenset(hello.functions)
+        self.forwarded.append(Deliver(device, Admitted(hello.boot)))
+        if not self.instructions.greet(device, hello.boot):
             return
         self.instructions.tell(device, self.program)
         for feed, share in self.moves.table.uploads_of(device):
@@ -156,6 +167,20 @@ class FeedController:
         for name in sorted(self.locations.installed.get(device, ())):
             self.instructions.tell(device, Install(self.locations.views[name]))
         self.instructions.tell_pending(device)
+
+    def _at_able_hosts(self, graph: ViewGraph, hosts: Hosts) -> Hosts:
+        """Return a placement with the cloud in place of devices that lack a function of the view.
+
+        A device that has not yet said which functions it has is taken to have none of the project's.
+        """
+        if all(name in BUILT_IN for name in graph.program.functions):
+            return hosts
+        needed = {view.name: view.functions - set(BUILT_IN) for view in self.program.form.views}
+
+        def lacks(host: str, view: str) -> bool:
+            return host != CLOUD and bool(needed[graph.views[view].template] - self.functions_of.get(host, frozenset()))
+
+        return {view: CLOUD if lacks(host, view) else host for view, host in hosts.items()}
 
     def _confirm(self, device: str, message: Confirmed) -> None:
         for token in message.tokens:

@@ -4,9 +4,10 @@
 reads no clock and does no I/O; a fleet, a simulation or an application drives it.
 
 Invariants: events of one feed leave in order of time; an instruction with a token is confirmed once and
-only after everything earlier was handed over; a notice is given to the user once. While the link is down
-messages wait in the outbox. At `max_outbox` the oldest event is dropped and counted (notices and answers
-are few and are kept), so a device that is away for very long loses matches of its own views only.
+only after everything earlier was handed over; a notice is given to the user once. A device says hello until
+it is answered. While the link is down, or the cloud refuses the device, messages wait in the outbox. At
+`max_outbox` the oldest event is dropped and counted (notices and answers are few and are kept), so a device
+that is away for very long loses matches of its own views only.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ from catchment.feeds.protocol.messages import (
     Upward,
 )
 
+FIRST_HELLO_PAUSE_US = 5_000_000  # before a hello that was not answered is repeated; it doubles each time
+LAST_HELLO_PAUSE_US = 300_000_000
+
 
 def boot_number(now_us: int) -> int:
     """Return a boot number above every event number of a life that began a second or more ago.
@@ -58,6 +62,7 @@ class DeviceConfig:
     boot: int = 0
     report_every_us: int = 10_000_000
     max_outbox: int = 10_000
+    token: str | None = field(default=None, repr=False)
     limits: HostLimits = field(default_factory=HostLimits)
 
     def __post_init__(self) -> None:
@@ -127,6 +132,9 @@ class Device:
         self.reported_us: int | None = None
         self.marks: list[Mark] = []
         self.connected = False
+        self.refusal: str | None = None  # why the cloud does not take this device
+        self.hello_again_us: int | None = None  # when to say hello again; None once it was answered
+        self.hello_pause_us = FIRST_HELLO_PAUSE_US
         self.outbox: deque[Upward] = deque()
         self.dropped = 0  # events that left the outbox at its bound
         self.ignored = 0  # instructions that came before a program
@@ -194,9 +202,9 @@ class Device:
             yield from self._notify(message)
         elif isinstance(message, Reset):
             self._forget()
-            yield SendUp(Hello(self.config.boot))
+            yield from self._say_hello()
         elif isinstance(message, Admitted | Refused):
-            return
+            yield from self._be_answered(message)
         elif self.publisher is None:
             self.ignored += 1
         else:
@@ -241,12 +249,38 @@ class Device:
 
     def _connect(self) -> Iterator[DeviceAction]:
         self.connected = True
-        yield SendUp(Hello(self.config.boot))
-        while self.outbox:
+        self.hello_pause_us = FIRST_HELLO_PAUSE_US
+        yield from self._say_hello()
+        yield from self._empty_outbox()
+
+    def _say_hello(self) -> Iterator[DeviceAction]:
+        extra = tuple(sorted(set(self.functions) - set(BUILT_IN)))
+        self.hello_again_us = self.newest_us + self.hello_pause_us
+        yield SendUp(Hello(self.config.boot, self.config.token, extra))
+
+    def _be_answered(self, answer: Admitted | Refused) -> Iterator[DeviceAction]:
+        """Note whether the cloud takes this device; while it does not, messages wait and hellos are rare."""
+        if answer.boot != self.config.boot:
+            return  # to an earlier life
+        if isinstance(answer, Refused):
+            self.refusal = answer.reason
+            self.hello_pause_us = LAST_HELLO_PAUSE_US
+            self.hello_again_us = self.newest_us + LAST_HELLO_PAUSE_US
+            return
+        self.refusal = None
+        self.hello_again_us = None
+        yield from self._empty_outbox()
+
+    def _empty_outbox(self) -> Iterator[DeviceAction]:
+        while self.outbox and self._can_send:
             yield SendUp(self.outbox.popleft())
 
+    @property
+    def _can_send(self) -> bool:
+        return self.connected and self.refusal is None
+
     def _send(self, message: Upward) -> Iterator[DeviceAction]:
-        if self.connected:
+        if self._can_send:
             yield SendUp(message)
             return
         if len(self.outbox) >= self.config.max_outbox and isinstance(message, FeedEvent):
@@ -263,13 +297,16 @@ class Device:
     # ---- time
 
     def _due(self) -> Iterator[DeviceAction]:
+        if self.connected and self.hello_again_us is not None and self.newest_us >= self.hello_again_us:
+            self.hello_pause_us = min(2 * self.hello_pause_us, LAST_HELLO_PAUSE_US)
+            yield from self._say_hello()
         due = [m for m in self.marks if self.newest_us > m.after_us]
         if due:
             self.marks = [m for m in self.marks if self.newest_us <= m.after_us]
             yield from self._send(Confirmed(tuple(m.token for m in due), self.newest_us))
         if self.reported_us is None:
             self.reported_us = self.newest_us
-        elif self.newest_us - self.reported_us >= self.config.report_every_us and self.connected:
+        elif self.newest_us - self.reported_us >= self.config.report_every_us and self._can_send:
             yield from self._report(self.newest_us - self.reported_us)
 
     def _report(self, period_us: int) -> Iterator[DeviceAction]:

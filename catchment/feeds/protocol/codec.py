@@ -40,7 +40,7 @@ _Fields = list[Any]
 _ENCODE: dict[type, tuple[str, Callable[[Any], _Fields]]] = {
     FeedEvent: ("e", lambda m: [m.feed, list(m.key), m.at_us, list(m.values)]),
     Notice: ("n", lambda m: [m.view, m.notified, list(m.key), m.at_us, list(m.values)]),
-    Hello: ("h", lambda m: [m.boot] if m.token is None else [m.boot, m.token]),
+    Hello: ("h", lambda m: [m.boot, m.token, list(m.functions), m.version]),
     RateReport: ("r", lambda m: [[list(c) for c in m.counts], m.period_us]),
     Confirmed: ("c", lambda m: [list(m.tokens), m.since_us]),
     Admitted: ("a", lambda m: [m.boot]),
@@ -58,7 +58,10 @@ _ENCODE_ITEM: dict[type, tuple[str, Callable[[Any], _Fields]]] = {
 _DECODE: dict[str, Callable[..., Message]] = {
     "e": lambda feed, key, at, values: FeedEvent(_text(feed), _key(key), _int(at), _scalars(values)),
     "n": lambda view, who, key, at, values: Notice(_text(view), _text(who), _key(key), _int(at), _scalars(values)),
-    "h": lambda boot, token=None: Hello(_int(boot), None if token is None else _token(token)),
+    # Version 1 said neither its functions nor its version.
+    "h": lambda boot, token=None, functions=(), version=1: Hello(
+        _int(boot), None if token is None else _token(token), _texts(functions), _int(version)
+    ),
     "r": lambda counts, period: RateReport(tuple((_text(f), _int(n)) for f, n in counts), _int(period)),
     "c": lambda tokens, since: Confirmed(_key(tokens), _int(since)),
     "a": lambda boot: Admitted(_int(boot)),

@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from catchment.errors import FeedError
 from catchment.feeds.forms.physical_view import PhysicalView
-from catchment.feeds.forms.program import ProgramForm
+from catchment.feeds.forms.program import VERSION, ProgramForm
 from catchment.feeds.protocol.sampling import Key, rank_of
 
 
@@ -58,11 +58,14 @@ class Notice:
 class Hello:
     """A device is there; `boot` changes when it has forgotten what it was told.
 
-    `token` is the secret by which the device shows that it may use its name, where the cloud asks for one.
+    `token` is the secret by which the device shows that it may use its name, where the cloud asks for one. `functions`
+    are those that it has beside the ones that every device has: only then can it compute views that call them.
     """
 
     boot: int
     token: str | None = field(default=None, repr=False)
+    functions: tuple[str, ...] = ()
+    version: int = VERSION
 
 
 @dataclass(frozen=True, slots=True)
