@@ -26,7 +26,8 @@ from catchment.feeds.device.device import (
     Tick,
 )
 from catchment.feeds.device.publisher import RecentlySeen
-from catchment.feeds.device.view_host import FeedBuffer, HostLimits, ViewHost
+from catchment.feeds.device.retained import FeedBuffer, HostLimits
+from catchment.feeds.device.view_host import ViewHost
 from catchment.feeds.language.evaluate import compile_program, form_of
 from catchment.feeds.language.functions import BUILT_IN
 from catchment.feeds.protocol.channel import ChannelSender, at_cloud, at_device
@@ -319,16 +320,16 @@ def test_an_event_is_let_go_when_nothing_can_meet_it_any_more() -> None:
     for n in range(200):
         for feed in ("location@0", "location@1"):
             list(host.absorb(FeedEvent(feed, (n,), n * SECOND, (48.0, 2.0))))
-    assert all(len(b.events) < 80 for b in host.buffers.values())
+    assert all(len(b.events) < 80 for b in host.retained.feeds.values())
     assert host.forgotten == 0
 
 
 def test_events_that_wait_for_a_silent_input_are_bounded_and_counted() -> None:
-    host = ViewHost(compile_program(TEXT, BUILT_IN), HostLimits(retention_us=10**12, max_events=50))
+    host = ViewHost(compile_program(TEXT, BUILT_IN), HostLimits(away_us=10**12, memory_events=50))
     host.install(VIEW)
     for n in range(400):
         list(host.absorb(FeedEvent("location@0", (n,), n * SECOND, (48.0, 2.0))))
-    assert len(host.buffers["location@0"].events) <= 50
+    assert len(host.retained.feeds["location@0"].events) <= 50
     assert host.forgotten > 300
 
 

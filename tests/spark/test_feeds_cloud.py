@@ -89,7 +89,7 @@ def test_files_that_nothing_can_meet_any_more_are_deleted(spark: SparkSession, t
     from catchment.spark.feeds.cloud import SparkCloud
 
     graph = graph_of(DECLARED + NEARBY, [(0, 1, 1.0, 1.0, 1e9)])
-    cloud = SparkCloud(spark, graph, tmp_path / "cloud", retention_us=5 * SECOND)
+    cloud = SparkCloud(spark, graph, tmp_path / "cloud", away_us=2 * SECOND)
     cloud.start(trigger_ms=50)
     cloud.deploy(dict.fromkeys(graph.views, CLOUD))
     for n in range(4):

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from catchment.feeds.device.publisher import Publisher
-from catchment.feeds.device.view_host import HostLimits
+from catchment.feeds.device.retained import HostLimits
+from catchment.feeds.device.spool import Spool
 from catchment.feeds.forms.compiled import CompiledProgram
 from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.protocol.messages import Downward, FeedEvent, Notice
@@ -56,8 +57,8 @@ class AbsorbingPlane(ControlledPlane, Protocol):
 class Router:
     """Routes and views of the cloud in one process."""
 
-    def __init__(self, program: CompiledProgram, limits: HostLimits | None = None) -> None:
-        self.publisher = Publisher(program, limits)
+    def __init__(self, program: CompiledProgram, limits: HostLimits | None = None, spool: Spool | None = None) -> None:
+        self.publisher = Publisher(program, limits, spool)
         self.routes: dict[str, dict[str, float]] = {}
         self.newest: dict[str, int] = {}
         self.last_key: dict[str, tuple[int, ...]] = {}

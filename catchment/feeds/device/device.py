@@ -19,7 +19,8 @@ from typing import Any
 
 from catchment.errors import FeedError
 from catchment.feeds.device.publisher import Publisher, RecentlySeen
-from catchment.feeds.device.view_host import HostLimits
+from catchment.feeds.device.retained import HostLimits
+from catchment.feeds.device.spool import Spool
 from catchment.feeds.forms.compiled import compile_form
 from catchment.feeds.forms.program import ProgramForm
 from catchment.feeds.language.functions import BUILT_IN, Functions
@@ -121,9 +122,10 @@ DeviceAction = SendUp | Notify
 class Device:
     """One device."""
 
-    def __init__(self, config: DeviceConfig, functions: Functions = BUILT_IN) -> None:
+    def __init__(self, config: DeviceConfig, functions: Functions = BUILT_IN, spool: Spool | None = None) -> None:
         self.config = config
         self.functions = functions
+        self.spool = spool
         self.publisher: Publisher | None = None
         self.program: ProgramForm | None = None
         self.uploads: dict[str, float] = {}
@@ -243,7 +245,9 @@ class Device:
     def _load(self, form: ProgramForm) -> None:
         if self.program is None or form.text != self.program.text:
             self.program = form
-            self.publisher = Publisher(compile_form(form, self.functions), self.config.limits)
+            if self.spool is not None:
+                self.spool.clear()  # what an earlier program kept is of no use to this one
+            self.publisher = Publisher(compile_form(form, self.functions), self.config.limits, self.spool)
 
     # ---- the link
 

@@ -22,6 +22,7 @@ from catchment.feeds.device.device import (
     SendUp,
     Tick,
 )
+from catchment.feeds.device.spool import Spool
 from catchment.feeds.language.functions import BUILT_IN, Functions
 from catchment.feeds.protocol.messages import Downward, Notice, Upward
 
@@ -58,10 +59,12 @@ class Fleet:
         bus: DeviceTransport,
         functions: Functions = BUILT_IN,
         notify: Callable[[str, Notice], None] | None = None,
+        make_spool: Callable[[str], Spool] | None = None,
     ) -> None:
         self.bus = bus
         self.functions = functions
         self.notify = notify
+        self.make_spool = make_spool  # where a device keeps on disk what does not fit in its memory
         self.devices: dict[str, Device] = {}
         self.notices: list[Notice] = []
         for config in configs:
@@ -69,7 +72,8 @@ class Fleet:
 
     def add(self, config: DeviceConfig) -> None:
         """Add a device, not yet connected."""
-        self.devices[config.name] = Device(config, self.functions)
+        spool = self.make_spool(config.name) if self.make_spool and config.limits.disk_bytes else None
+        self.devices[config.name] = Device(config, self.functions, spool)
 
     def connect(self, name: str, now_us: int) -> None:
         self.bus.connect(name)

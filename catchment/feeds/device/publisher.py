@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator
 
-from catchment.feeds.device.view_host import HostLimits, Match, ViewHost
+from catchment.feeds.device.retained import HostLimits
+from catchment.feeds.device.spool import Spool
+from catchment.feeds.device.view_host import Match, ViewHost
 from catchment.feeds.forms.compiled import CompiledProgram
 from catchment.feeds.protocol.messages import FeedEvent, Notice
 
@@ -36,9 +38,9 @@ class RecentlySeen:
 class Publisher:
     """A view host together with what its matches become."""
 
-    def __init__(self, program: CompiledProgram, limits: HostLimits | None = None) -> None:
+    def __init__(self, program: CompiledProgram, limits: HostLimits | None = None, spool: Spool | None = None) -> None:
         self.program = program
-        self.host = ViewHost(program, limits)
+        self.host = ViewHost(program, limits, spool)
         self.matched: Counter[str] = Counter()  # matches per view that others read: their measured rate
         self.periods = RecentlySeen()
 

@@ -50,7 +50,7 @@ def _view_form(template: FeedTemplate, program: FeedProgram) -> ViewForm:
     return ViewForm(
         name=template.name,
         inputs=tuple(feed_kind(i.source, i.where) if i.is_stream else i.source for i in template.inputs),
-        lifetimes_us=tuple(template.lifetime_us for _ in template.inputs),
+        lifetimes_us=tuple(i.lifetime_us for i in template.inputs),
         notify_every_us=template.notify_every_us,
         notifies=template.name not in program.consumed,
         match=sql_to_tree(template.match, layout, program.functions),

@@ -20,7 +20,6 @@ from catchment.feeds.language.expressions import (
 )
 from catchment.feeds.language.statements import ViewStatement
 from catchment.feeds.language.template import (
-    DEFAULT_LIFETIME_US,
     DEVICES,
     FeedInput,
     FeedOutput,
@@ -220,15 +219,16 @@ class _Assembly:
         sources = self.scope.sources.values()
         static, match = self._split_conditions()
         read = [*match, *outputs.values()]
+        inputs = [s for s in sources if s.is_input]
+        lifetimes_us = view.lifetimes.resolve([s.alias for s in inputs], f"{view.where}, view {view.name!r}")
         return FeedTemplate(
             name=view.name,
-            inputs=tuple(self._input(s, read) for s in sources if s.is_input),
+            inputs=tuple(self._input(s, read, lifetimes_us[s.alias]) for s in inputs),
             tables=tuple(TableUse(s.alias, s.name, s.is_view) for s in sources if s.device is None),
             static=conjunction([c for c in map(self._over_tables, static) if not _says_nothing(c)]),
             match=conjunction(match),
             params=self._params(read),
             outputs=tuple(self._output(name, node) for name, node in outputs.items()),
-            lifetime_us=view.lifetime_us or DEFAULT_LIFETIME_US,
             notify_every_us=view.notify_every_us,
             where=view.where,
         )
@@ -261,7 +261,7 @@ class _Assembly:
 
         return node.copy().transform(bind, copy=False)
 
-    def _input(self, source: FromSource, read: list[exp.Expr]) -> FeedInput:
+    def _input(self, source: FromSource, read: list[exp.Expr], lifetime_us: int) -> FeedInput:
         columns = {c.name for node in read for c in node.find_all(exp.Column) if c.table == source.alias}
         bound = self.bound.get(source.alias)
         shares = [text for s in source.shares if (text := write_expression(s)) != "1"]
@@ -272,6 +272,7 @@ class _Assembly:
             where=conjunction(source.where),
             share=" * ".join(f"({s})" for s in shares) if len(shares) > 1 else (shares or ["1"])[0],
             columns=tuple(c for c in source.columns if c in columns),
+            lifetime_us=lifetime_us,
         )
 
     def _params(self, read: list[exp.Expr]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@
     CREATE TABLE name (column TYPE, ...);
     CREATE FEED VIEW name [WITH (lifetime = '30 seconds', notify_every = '1 minute')] AS SELECT ...;
 
+`lifetimes.py` says what a lifetime may be.
 The text is read by the same reader and in the same dialect as queries are. Every error says file, line and column, what
 was found there and what is possible.
 """
@@ -18,6 +19,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token
 
 from catchment.errors import FeedError, QueryError
+from catchment.feeds.language.lifetimes import Lifetimes, lifetimes
 from catchment.project import option_kinds as kinds
 from catchment.project.options import Option, read_options
 from catchment.query.sql.select import read_select
@@ -33,7 +35,7 @@ FORMS = (
 SELECT_FORM = "SELECT expressions FROM stream [JOIN stream, table or view ON ...] [WHERE ...]"
 _STREAM_OPTIONS = (Option("device", kinds.text("the column that says whose event it is"), required=True),)
 _VIEW_OPTIONS = (
-    Option("lifetime", kinds.duration(positive=True)),
+    Option("lifetime", lifetimes(), Lifetimes()),
     Option("notify_every", kinds.duration(positive=True)),
 )
 
@@ -71,7 +73,7 @@ class ViewStatement:
     """A feed view as written: its name, its options and its parsed SELECT."""
 
     name: str
-    lifetime_us: int | None
+    lifetimes: Lifetimes
     notify_every_us: int | None
     select: exp.Select
     text: SqlText

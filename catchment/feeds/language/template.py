@@ -9,8 +9,10 @@ with reference tables that say which devices meet. It is kept in a normal form o
 - `share` of an input: the sampling filter, i.e. the share of the feed that one pair demands;
 - `match` and `outputs`: what is evaluated when two events meet.
 
-Two events meet when their times differ by at most `lifetime_us`. So a view is a set of matches that only
-grows: the order in which events arrive, and where they are joined, cannot change it.
+- `lifetime_us` of an input: how long its events live.
+
+Two events meet when the later one comes within the lifetime of the earlier one. So a view is a set of matches that
+only grows: the order in which events arrive, and where they are joined, cannot change it.
 
 Views over one input are not materialised: they are unfolded into the views that use them, which is never
 dearer (the paper's footnote 4). Invariant: a `FeedProgram` holds templates inputs first.
@@ -24,9 +26,9 @@ from typing import Any
 
 from catchment.errors import FeedError
 from catchment.feeds.language.functions import BUILT_IN, Functions
+from catchment.feeds.language.lifetimes import DEFAULT_LIFETIME_US
 from catchment.feeds.language.statements import Declared
 
-DEFAULT_LIFETIME_US = 60_000_000  # how far apart two events may be that meet
 DEVICES = "devices"  # the implicit table of all known devices, with one column of the same name
 FEED_COLUMN = "__feed"  # in the relation of a view: the name of its physical view
 NOTIFIED_COLUMN = "__notified"  # in the relation of a view: the device that it notifies
@@ -51,6 +53,7 @@ class FeedInput:
     where: str | None = None
     share: str = "1"
     columns: tuple[str, ...] = ()
+    lifetime_us: int = DEFAULT_LIFETIME_US  # how long after it an event meets others
 
     @property
     def is_stream(self) -> bool:
@@ -86,7 +89,6 @@ class FeedTemplate:
     match: str | None
     params: tuple[str, ...]  # "alias.column" of reference tables that are read when events meet
     outputs: tuple[FeedOutput, ...]
-    lifetime_us: int = DEFAULT_LIFETIME_US
     notify_every_us: int | None = None
     where: str = ""  # the place of its statement
 
@@ -98,7 +100,8 @@ class FeedTemplate:
                 where=where,
                 hint="join two in one view, and that view with the third in another",
             )
-        if self.lifetime_us <= 0 or (self.notify_every_us is not None and self.notify_every_us <= 0):
+        shortest_us = min(i.lifetime_us for i in self.inputs)
+        if shortest_us < 0 or self.lifetime_us <= 0 or (self.notify_every_us or 1) <= 0:
             raise FeedError("lifetime and notify_every must be positive durations", where=where)
         names = [o.name for o in self.outputs]
         if len(set(names)) != len(names):
@@ -107,6 +110,11 @@ class FeedTemplate:
     @property
     def is_pair(self) -> bool:
         return len(self.inputs) == 2
+
+    @property
+    def lifetime_us(self) -> int:
+        """The longest lifetime of an input: events that are further apart than that do not meet."""
+        return max(i.lifetime_us for i in self.inputs)
 
     @property
     def output_names(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from catchment.errors import FeedError
 from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.forms.program import VERSION, ProgramForm
 from catchment.feeds.protocol.sampling import Key, rank_of
+from catchment.timeline import START_OF_TIME_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class FeedEvent:
     def __post_init__(self) -> None:
         if not self.feed or not self.key:
             raise FeedError(f"an event needs a feed and a key, not {self.feed!r} and {self.key!r}")
+        if not START_OF_TIME_US < self.at_us < -START_OF_TIME_US:
+            raise FeedError(f"an event of {self.feed!r} is at {self.at_us} us, which is no instant")
         object.__setattr__(self, "rank", rank_of(self.feed, self.key))
 
 

@@ -137,10 +137,11 @@ class _Oracle:
             for n, i in enumerate(template.inputs)
         ]
         if len(aliases) == 2:
-            first = aliases[0]
-            second = aliases[1]
-            near = template.lifetime_us
-            tables[1] += f" AND {second}.at_us BETWEEN {first}.at_us - {near} AND {first}.at_us + {near}"
+            first, second = template.inputs
+            tables[1] += (
+                f" AND {second.alias}.at_us BETWEEN {first.alias}.at_us - {second.lifetime_us}"
+                f" AND {first.alias}.at_us + {first.lifetime_us}"
+            )
         keys = " || ',' || ".join(f"trim({a}.key, '[]')" for a in aliases)
         at_us = f"max({', '.join(f'{a}.at_us' for a in aliases)})" if len(aliases) == 2 else f"{aliases[0]}.at_us"
         outputs = ", ".join(self._sql(template, o.sql) for o in template.outputs)

@@ -7,8 +7,9 @@ to the driver. The control plane is the same pure core as everywhere.
 
 Invariant: a control message is handled after every event that arrived before it has been routed and joined,
 so the proof of `catchment.feeds.cloud.moves` holds here too. Events stay on disk and are read by executors;
-the driver holds names of files, routes and views. Processed events are kept for `retention_us` of event
-time, which bounds how late a device that was away can still meet others; older files are deleted. A batch
+the driver holds names of files, routes and views. Processed events are kept for the longest lifetime and `away_us`
+more of event time, which bounds how late a device that was away can still meet others; older files are deleted. Every
+batch reads the files that it may meet, so lifetimes of days are refused: a cloud in one process keeps those. A batch
 that is run again after a failure gives the same messages again, and receivers drop them by their keys.
 """
 
@@ -34,6 +35,7 @@ from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.cloud.routes import Hosts
 from catchment.feeds.device.publisher import RecentlySeen
+from catchment.feeds.device.retained import HostLimits
 from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.template import FeedProgram
@@ -44,8 +46,9 @@ from catchment.spark.feeds.joins import DELIVERY, DONE, MATCH, NOTICE, FeedJoins
 from catchment.spark.feeds.views import register_functions, view_graph_on
 from catchment.spark.session import make_session
 from catchment.spark.streaming import start_query
+from catchment.units import format_duration
 
-DEFAULT_RETENTION_US = 120_000_000  # event time for which processed events are kept
+MAX_LIFETIME_US = 3_600_000_000  # a batch reads one file per trigger of the longest lifetime
 
 
 class SparkPlane:
@@ -86,6 +89,18 @@ class SparkPlane:
         return taken
 
 
+def check_lifetimes(program: FeedProgram) -> None:
+    """Refuse a program with lifetimes that a cloud on Spark does not keep."""
+    for template in program.templates.values():
+        if template.is_pair and template.lifetime_us > MAX_LIFETIME_US:
+            raise FeedError(
+                f"found a lifetime of {format_duration(template.lifetime_us)}; a cloud on Spark keeps events for at "
+                f"most {format_duration(MAX_LIFETIME_US)}",
+                where=f"{template.where}, view {template.name!r}",
+                hint="run the cloud with --cloud local, which keeps events on disk for days",
+            )
+
+
 class SparkCloud(CloudControl):
     """A cloud whose data plane is a Structured Streaming query."""
 
@@ -96,15 +111,16 @@ class SparkCloud(CloudControl):
         folder: Path,
         rates: Mapping[str, float] | None = None,
         rule: ReoptimizeRule | None = None,
-        retention_us: int = DEFAULT_RETENTION_US,
+        away_us: int = HostLimits.away_us,
     ) -> None:
+        check_lifetimes(graph.program)
         self.plane = SparkPlane()
         super().__init__(graph, self.plane, rates, rule)
         register_functions(spark, graph.program.functions)
         self.spark = spark
         self.folder = folder
-        self.retention_us = retention_us
         self.lifetime_us = max(t.lifetime_us for t in graph.program.templates.values())
+        self.retention_us = self.lifetime_us + away_us
         self.joins = FeedJoins(spark, graph.program)
         self.landing = Landing(folder)
         self.outgoing: queue.SimpleQueue[Deliver] = queue.SimpleQueue()

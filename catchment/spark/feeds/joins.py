@@ -145,7 +145,9 @@ class FeedJoins:
             for role, (alias, table) in enumerate(zip(aliases, tables, strict=True))
         ]
         if template.is_pair:
-            joins[1] += f" AND abs({aliases[0]}.at_us - {aliases[1]}.at_us) <= {template.lifetime_us}"
+            first, second = template.inputs
+            apart = f"{second.alias}.at_us - {first.alias}.at_us"
+            joins[1] += f" AND {apart} BETWEEN {-second.lifetime_us} AND {first.lifetime_us}"
         return " ".join(joins)
 
     def _analyse_types(self) -> None:
