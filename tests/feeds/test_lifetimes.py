@@ -138,7 +138,7 @@ def arrivals(rng: random.Random, count: int, span_us: int) -> list[FeedEvent]:
     return found
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(
     seeds,
     st.tuples(st.integers(0, 40), st.integers(1, 40)),
@@ -151,7 +151,7 @@ def test_a_host_finds_every_pair_whatever_is_in_memory_and_what_on_disk(
     rng = random.Random(seed)
     limits = HostLimits(away_us=10**12, memory_events=memory_events, disk_bytes=10**9)
     host = host_of(f"a: {lives_s[0]} s, b: {lives_s[1]} s", friends, limits, SqliteSpool())
-    events = arrivals(rng, 60, 100 * SECOND)
+    events = arrivals(rng, 40, 100 * SECOND)
     found = {m.event.key for e in events for m in host.absorb(e)}  # what was let go and comes again may match again
     lives_us = (lives_s[0] * SECOND, lives_s[1] * SECOND)
     assert found == due(events, lives_us, friends)
