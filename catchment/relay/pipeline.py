@@ -54,13 +54,16 @@ class RelayPipeline:
         stopwatch: Callable[[], float] = time.perf_counter,
         observer: WindowObserver | None = None,
         orders: SiteOrders | None = None,
+        frame_versions: tuple[int, ...] | None = None,
     ) -> None:
         self.name = name
         self.clock = clock
         self.folder = project.relay_folder(name)
         self.link = outgoing_link(project, name)
         self.free_space = FreeSpace(self.folder, project.limits.free_disk_bytes, clock)
-        self.inbox = Inbox(self.folder / "inbox", admit=check, free_space=self.free_space, clock=clock)
+        self.inbox = Inbox(
+            self.folder / "inbox", admit=check, free_space=self.free_space, clock=clock, versions=frame_versions
+        )
         self._orders = orders or SiteOrders()
         self._neighbours = Routes.of(project).neighbours(name)
         self.outbox = Outbox(

@@ -12,6 +12,7 @@ from catchment.testing.network import LinkWeather, SimulatedLink
 from catchment.testing.states import RareState
 from catchment.testing.world import CENTER, Role, StateCopy, World
 from catchment.timeline import SECOND_US
+from catchment.wire.versions import PREVIOUS_VERSION, READ_VERSIONS
 
 _DISK_FAULTS = {
     Feature.DISK_ERROR: DiskFault.ERROR,
@@ -54,6 +55,8 @@ class FaultPlan:
             self._sometime(self._lose_state)
         if Feature.DEAD in self.features:
             self._sometime(self._die)
+        if Feature.UPGRADE in self.features:
+            self._plan_upgrades()
         if Feature.SKEW in self.features:
             for role in self.world.roles.values():
                 role.clock.ahead_us = self._chance.randint(-20 * SECOND_US, 20 * SECOND_US)
@@ -98,6 +101,19 @@ class FaultPlan:
         role.is_dead = True
         self.world.note(RareState.SITE_DEAD)
         self.world.kill(role, back_after_us=None)
+
+    def _plan_upgrades(self) -> None:
+        """Let every process begin with the previous release, and be upgraded at some time, in any order."""
+        for role in self.world.roles.values():
+            self.world.kill(role, back_after_us=None)
+            role.frame_versions = (PREVIOUS_VERSION,)
+            self.world.start(role)
+            self._sometime(lambda role=role: self._upgrade(role))  # type: ignore[misc]
+
+    def _upgrade(self, role: Role) -> None:
+        role.frame_versions = READ_VERSIONS
+        self.world.say(f"{role} is upgraded")
+        self.world.kill(role)
 
     def _crash_in_recovery(self) -> None:
         role = self._some_role()

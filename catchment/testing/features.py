@@ -62,6 +62,8 @@ class Feature(StrEnum):
     # state that is older than what was sent, or lost, and is healed
     RESTORED = "restored"
     LOST = "lost"
+    # every process is of the previous release at first, and upgraded at a time of its own
+    UPGRADE = "upgrade"
 
 
 Features = frozenset[Feature]

@@ -19,7 +19,7 @@ from catchment.timeline import SECOND_US
 BEGIN_US = 1_767_225_600 * SECOND_US  # 2026-01-01
 SPAN_US = 30 * SECOND_US  # event times of the records
 # Drawn apart, so that a seed draws of everything else what it always did.
-LATER = (Feature.OVERLOAD, Feature.PAST, Feature.SHAPES, Feature.RESTORED, Feature.LOST)
+LATER = (Feature.OVERLOAD, Feature.PAST, Feature.SHAPES, Feature.RESTORED, Feature.LOST, Feature.UPGRADE)
 STARTS = ("start = 'all'", "start = '8 s'", "start = '2026-01-01 00:00:05'")
 TIGHT_SHARE = 0.3  # of the projects whose center may hold almost nothing for open windows
 PROMISES = ("", "slack = 'fixed:0'", "slack = 'fixed:3'", "slack = 'mp-k-slack'", "max_error = 0.3, confidence = 0.8")

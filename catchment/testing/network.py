@@ -186,9 +186,13 @@ class SimulatedSender(Sender):
         greet: Callable[[Introduction], Greeting],
         accept: Callable[[bytes], int],
         run: Callable[[Callable[[], None]], None],
+        versions: tuple[int, ...],
     ) -> None:
-        """Send over a link to an inbox by `greet` and `accept`; `run` carries out what may fail at the sender."""
-        super().__init__(outbox, _no_uplink, clock=clock, lanes=0)
+        """Send over a link to an inbox by `greet` and `accept`; `run` carries out what may fail at the sender.
+
+        `versions` are those of the frames that it writes.
+        """
+        super().__init__(outbox, _no_uplink, clock=clock, lanes=0, versions=versions)
         self._link = link
         self._greet = greet
         self._accept = accept

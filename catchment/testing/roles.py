@@ -55,13 +55,20 @@ class MergeWork:
 class SimulatedCenter:
     """The center: the real pipeline, whose loop is driven by ticks, over tables in memory."""
 
-    def __init__(self, deployment: Deployment, clock: Clock, store: MemoryStore, work: MergeWork) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        clock: Clock,
+        store: MemoryStore,
+        work: MergeWork,
+        frame_versions: tuple[int, ...],
+    ) -> None:
         self.deployment = deployment
         self.work = work
         self._store = store
         project = deployment.project
         self.folder = project.state_folder / "center"
-        self.inbox = Inbox(self.folder / "inbox", admit=self._admit)
+        self.inbox = Inbox(self.folder / "inbox", admit=self._admit, versions=frame_versions)
         refuse_redefined_views(self.folder, deployment.plans)
         self.pipeline = CenterPipeline(
             project,
@@ -147,6 +154,7 @@ class SimulatedRelay:
         clock: Clock,
         make_sender: Callable[[Outbox], SimulatedSender],
         work: MergeWork,
+        frame_versions: tuple[int, ...],
     ) -> None:
         self.name = name
         self.work = work
@@ -161,6 +169,7 @@ class SimulatedRelay:
             work.merge,
             lambda: work.spent_s,
             orders=deployment.deployed.orders,
+            frame_versions=frame_versions,
         )
         self.host = self.pipeline.host
         self.inbox = self.pipeline.inbox

@@ -51,4 +51,5 @@ class RareState(StrEnum):
     STATE_LOST = "a site or a relay came back with an empty disk"
     HISTORY_REFUSED = "an inbox refused a site whose history was another one"
     WINDOW_RENEWED = "a published window was computed again, and replaced"
+    VERSIONS_MIXED = "a link carried frames of two versions"
     SITE_DEAD = "a site ended for good"

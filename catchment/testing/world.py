@@ -34,8 +34,10 @@ from catchment.testing.site import SimulatedSite, SiteCounts, SiteSurroundings, 
 from catchment.testing.states import RareState
 from catchment.testing.tables import MemoryStore
 from catchment.timeline import SECOND_US
+from catchment.wire.codec import frame_version
 from catchment.wire.outbox import Outbox
 from catchment.wire.uplink import Greeting, Introduction, LinkError, RefusedError
+from catchment.wire.versions import READ_VERSIONS
 
 Reply = TypeVar("Reply", int, Greeting)
 
@@ -83,6 +85,8 @@ class Role:
     is_dead: bool = False  # it will not be started again
     memory: CenterMemory | None = None  # of a center, what it knew when it ended
     refusals: list[str] = field(default_factory=list)
+    frame_versions: tuple[int, ...] = READ_VERSIONS  # those of its release
+    sent_versions: set[int] = field(default_factory=set)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
@@ -331,12 +335,14 @@ class World:
         watcher.begin()
         role.watcher = watcher
         if role.kind == CENTER:
-            role.running = SimulatedCenter(deployment, role.clock, self.store, self._work(role))
+            role.running = SimulatedCenter(deployment, role.clock, self.store, self._work(role), role.frame_versions)
             role.rebalancer = Rebalancer(watcher)
             watcher.acknowledge()
         elif role.kind == RELAY:
             make_sender = partial(self._make_sender, role)
-            role.running = SimulatedRelay(deployment, role.name, role.clock, make_sender, self._work(role))
+            role.running = SimulatedRelay(
+                deployment, role.name, role.clock, make_sender, self._work(role), role.frame_versions
+            )
         else:
             role.running = SimulatedSite(deployment, role.name, self._surroundings(role))
             if role.running.outbox.missing():
@@ -458,11 +464,19 @@ class World:
 
         def accept(data: bytes) -> int:
             self.note(RareState.EARLIER_LIFE, int(role.life != life))
+            self._note_version(role, frame_version(data))
             return self._inbox_call(to, lambda receiver: receiver.inbox.accept(data))
 
         run = partial(self.carry_out, role)
         link = self.link(role.name, to)
-        return SimulatedSender(outbox, link, role.clock, greet, accept, lambda action: _ignore(run(action)))
+        return SimulatedSender(
+            outbox, link, role.clock, greet, accept, lambda action: _ignore(run(action)), role.frame_versions
+        )
+
+    def _note_version(self, role: Role, version: int) -> None:
+        if role.sent_versions and version not in role.sent_versions:
+            self.note(RareState.VERSIONS_MIXED)
+        role.sent_versions.add(version)
 
     def _inbox_call(self, to: str, call: Callable[[SimulatedCenter | SimulatedRelay], Reply]) -> Reply:
         """Let the far side answer a call, if it is up; a disk error there ends it at its next tick."""

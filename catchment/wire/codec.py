@@ -2,8 +2,9 @@
 
     magic "CTCH" | version u16 | header bytes u32 | header | body | crc32 u32
 
-The checksum covers every byte before it, so a damaged or cut frame is refused, never misread; a frame of another
-version is refused by name. Limits are checked before the part they bound is parsed, and each table is decompressed into
+The checksum covers every byte before it, so a damaged or cut frame is refused, never misread. Frames of this version
+and of the one before are read (`versions.py`); they differ in how tables are compressed. Any other is refused by name.
+Limits are checked before the part they bound is parsed, and each table is decompressed into
 a buffer of the size that the header declares, so a small frame cannot grow without bound. Nothing here can run code of
 the sender's: no pickle.
 
@@ -17,6 +18,7 @@ import os
 import struct
 import zlib
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
@@ -40,10 +42,10 @@ from catchment.wire.ipc_bodies import refuse_compressed_bodies
 from catchment.wire.layout import from_wire, to_wire
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.messages import Message, Relayed, Segment, Updates
+from catchment.wire.table_bytes import compress, decompress
+from catchment.wire.versions import NEWEST_VERSION, READ_VERSIONS, describe_versions
 
 MAGIC = b"CTCH"
-VERSION = 2  # grows whenever the frame, the header or the layout of tables changes
-ZSTD_LEVEL = 3
 
 _PREFIX = struct.Struct("<4sHI")  # magic, version, bytes of the header
 _CHECKSUM = struct.Struct("<I")
@@ -94,6 +96,11 @@ class EncodedSegment:
     data: bytes = field(repr=False)
 
     @property
+    def version(self) -> int:
+        """The version of its frame."""
+        return frame_version(self.data)
+
+    @property
     def digest(self) -> int:
         """The checksum of its bytes."""
         return int(_CHECKSUM.unpack_from(self.data, len(self.data) - _CHECKSUM.size)[0])
@@ -109,7 +116,7 @@ class EncodedSegment:
         messages: list[Message] = []
         for entry in self.header.entries:
             if isinstance(entry, UpdatesEntry):
-                messages.append(_read_updates(entry, body[: entry.packed_bytes], limits))
+                messages.append(_read_updates(entry, body[: entry.packed_bytes], limits, self.version))
                 body = body[entry.packed_bytes :]
             elif isinstance(entry, RelayedEntry):
                 messages.append(unpack_relayed(entry))
@@ -118,13 +125,15 @@ class EncodedSegment:
         return Segment(self.header.origin, self.header.epoch, self.header.sequence, tuple(messages))
 
 
-def encode_segment(segment: Segment, limits: WireLimits = DEFAULT_LIMITS) -> EncodedSegment:
+def encode_segment(
+    segment: Segment, limits: WireLimits = DEFAULT_LIMITS, version: int = NEWEST_VERSION
+) -> EncodedSegment:
     """Make the frame of a segment; refused if no receiver with these limits would take it."""
     entries: list[Entry] = []
     tables: list[bytes] = []
     for message in segment.messages:
         if isinstance(message, Updates):
-            table = pack_table(message.table)
+            table = pack_table(message.table, version)
             tables.append(table.data)
             entries.append(_updates_entry(message, table))
         elif isinstance(message, Relayed):
@@ -134,7 +143,7 @@ def encode_segment(segment: Segment, limits: WireLimits = DEFAULT_LIMITS) -> Enc
     packed = pack_header(FrameHeader(segment.origin, segment.epoch, segment.sequence, tuple(entries)))
     header = unpack_header(packed)  # as a receiver reads it, so that what none would take is refused here
     check_limits(header, limits)
-    frame = b"".join([_PREFIX.pack(MAGIC, VERSION, len(packed)), packed, *tables])
+    frame = b"".join([_PREFIX.pack(MAGIC, version, len(packed)), packed, *tables])
     data = frame + _CHECKSUM.pack(zlib.crc32(frame))
     _check_sizes(len(data), len(packed), limits)
     return EncodedSegment(header, data)
@@ -147,6 +156,11 @@ def read_frame(data: bytes, limits: WireLimits = DEFAULT_LIMITS) -> EncodedSegme
     if _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)[0] != zlib.crc32(whole[: -_CHECKSUM.size]):
         raise WireError("the checksum of the frame does not match its bytes")
     return EncodedSegment(_read_header(whole[_PREFIX.size :][:header_bytes], len(data), limits), data)
+
+
+def frame_version(data: bytes) -> int:
+    """Return the version that a frame says it has."""
+    return int(_PREFIX.unpack_from(data)[1])
 
 
 def is_frame_of(data: bytes, digest: int) -> bool:
@@ -173,11 +187,8 @@ def _read_prefix(prefix: bytes, size_bytes: int, limits: WireLimits) -> int:
     magic, version, header_bytes = _PREFIX.unpack_from(prefix)
     if magic != MAGIC:
         raise WireError(f"the frame starts with {magic!r}, not {MAGIC!r}")
-    if version != VERSION:
-        raise UnknownVersionError(
-            f"the frame is of version {version}, this catchment reads version {VERSION}",
-            hint="run the same version of catchment at both ends",
-        )
+    if version not in READ_VERSIONS:
+        raise unknown_version(version, READ_VERSIONS)
     _check_sizes(size_bytes, header_bytes, limits)
     return int(header_bytes)
 
@@ -191,20 +202,27 @@ def _read_header(packed: memoryview, size_bytes: int, limits: WireLimits) -> Fra
     return header
 
 
+def unknown_version(version: int, read: Collection[int]) -> UnknownVersionError:
+    """Return the error to raise for a frame of a version that is not read."""
+    return UnknownVersionError(
+        f"the frame is of version {version}, this catchment reads {describe_versions(read)}",
+        hint="upgrade the older end; where both are upgraded, go by one release at a time",
+    )
+
+
 def decode_segment(data: bytes, limits: WireLimits = DEFAULT_LIMITS) -> Segment:
     """Return the segment of a frame, or raise a WireError that says what is wrong with it."""
     return read_frame(data, limits).decode(limits)
 
 
-def pack_table(table: pa.Table) -> PackedTable:
-    """Compress a table."""
+def pack_table(table: pa.Table, version: int = NEWEST_VERSION) -> PackedTable:
+    """Compress a table, as frames of a version have it."""
     arranged, dictionary_columns = to_wire(table.unify_dictionaries())
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, arranged.schema) as writer:
         writer.write_table(arranged)
     raw = sink.getvalue()
-    packed: bytes = pa.Codec("zstd", ZSTD_LEVEL).compress(raw, asbytes=True)
-    return PackedTable(packed, raw.size, tuple(dictionary_columns))
+    return PackedTable(compress(raw, version), raw.size, tuple(dictionary_columns))
 
 
 def _updates_entry(updates: Updates, table: PackedTable) -> UpdatesEntry:
@@ -213,9 +231,9 @@ def _updates_entry(updates: Updates, table: PackedTable) -> UpdatesEntry:
     )
 
 
-def _read_updates(entry: UpdatesEntry, packed: memoryview, limits: WireLimits) -> Updates:
+def _read_updates(entry: UpdatesEntry, packed: memoryview, limits: WireLimits, version: int) -> Updates:
     try:
-        raw = pa.Codec("zstd").decompress(pa.py_buffer(packed), decompressed_size=entry.raw_bytes)
+        raw = decompress(packed, entry.raw_bytes, version)
         refuse_compressed_bodies(raw)
         table = from_wire(pa.ipc.open_stream(raw).read_all(), entry.dictionary_columns, limits.raw_bytes)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:

@@ -20,6 +20,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
+from dataclasses import fields
 from typing import Any, Protocol
 
 import grpc
@@ -42,6 +43,8 @@ MAX_CALLS = 64  # calls that are under way at once; further ones fail and are se
 MAX_SERVICE_CALLS = 8  # of the workers, those that calls of other services may take; further ones fail
 STOP_GRACE_S = 10.0  # how long calls under way are waited for at the end
 MIN_PING_MS = 5_000  # senders that ask more often whether the link still holds are cut off
+
+_SAID = {field.name for field in fields(Introduction)}  # what is known of an introduction; a later release may say more
 
 
 class CallService(Protocol):
@@ -227,11 +230,11 @@ class _Calls(grpc.GenericRpcHandler):
             if len(data) > MAX_REQUEST_BYTES:
                 raise ValueError(f"{len(data)} bytes")
             given = json.loads(data)
-            introduction = Introduction(**{name: str(value) for name, value in given.items()})
+            introduction = Introduction(**{name: str(value) for name, value in given.items() if name in _SAID})
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise self._inbox.refuse("corrupt", f"an introduction that cannot be read: {error}", origin=peer) from error
         greeting = self._inbox.greet(introduction, peer=peer)
-        return {"number": greeting.expected, "chain": greeting.chain}
+        return {"number": greeting.expected, "chain": greeting.chain, "versions": greeting.versions}
 
     def _prove(self, token_site: str | None, context: Any) -> str | None:
         """Return the name that the caller has proved; both proofs must agree where both are asked for."""

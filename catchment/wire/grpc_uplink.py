@@ -48,7 +48,10 @@ class GrpcUplink:
     def connect(self, introduction: Introduction) -> Greeting:
         said = {name: value for name, value in asdict(introduction).items() if value}
         answer = self._call(CONNECT, json.dumps(said).encode(), CONNECT_TIMEOUT_S)
-        return Greeting(answer["number"], answer.get("chain"))
+        versions = answer.get("versions")
+        if versions is None:
+            return Greeting(answer["number"], answer.get("chain"))
+        return Greeting(answer["number"], answer.get("chain"), tuple(versions))
 
     def send(self, data: bytes) -> int:
         if len(data) > self._limits.frame_bytes:
@@ -97,7 +100,7 @@ def _open_channel(address: str, tls: TlsSource | None) -> Any:
 
 
 def _read_answer(text: bytes, address: str) -> dict[str, Any]:
-    """Return an answer that has a number, and maybe the text of a chain; raise a refusal."""
+    """Return an answer that has a number, and maybe the text of a chain and a list of versions; raise a refusal."""
     try:
         answer: dict[str, Any] = json.loads(text)
         if "refused" in answer and answer["refused"] in REASONS:
@@ -105,6 +108,8 @@ def _read_answer(text: bytes, address: str) -> dict[str, Any]:
         chain = answer.get("chain")
         if not isinstance(answer["number"], int) or not isinstance(chain, str | None):
             raise TypeError("no number, or a chain that is no text")
+        if not all(isinstance(version, int) for version in answer.get("versions", [])):
+            raise TypeError("a version that is no number")
         return answer
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LinkError(f"an answer that cannot be read: {text!r:.200}", where=address) from error

@@ -18,8 +18,9 @@ from catchment.functions.project_functions import disagreement
 from catchment.storage.files import read_record, write_record
 from catchment.storage.free_space import FreeSpace
 from catchment.timeline import Clock, SystemClock
+from catchment.wire import versions as frame_versions
 from catchment.wire.chain import START
-from catchment.wire.codec import EncodedSegment, UnknownVersionError, read_frame
+from catchment.wire.codec import EncodedSegment, UnknownVersionError, read_frame, unknown_version
 from catchment.wire.header import FrameHeader
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.messages import Segment
@@ -40,7 +41,7 @@ class Inbox:
 
     `admit`, if given, is called with each segment before it is stored and raises a WireError if the segment is of no
     use here (a fragment or a schema that is not known, slices too far away). While `free_space` is low, nothing is
-    taken.
+    taken. `versions` are those of the frames that are taken, and that senders are told of.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class Inbox:
         admit: Callable[[Segment], None] | None = None,
         free_space: FreeSpace | None = None,
         clock: Clock | None = None,
+        versions: tuple[int, ...] | None = None,
     ) -> None:
         self.folder = folder
         self.limits = limits
+        self._versions = versions or frame_versions.SPOKEN_VERSIONS
         self._admit = admit
         self._free_space = free_space
         self._lock = threading.RLock()
@@ -128,10 +131,10 @@ class Inbox:
             self._check_functions(introduction)
             known = self._origins.get(origin)
             if known is None:
-                return Greeting(0, START)
+                return Greeting(0, START, self._versions)
             self._check_incarnation(known, introduction)
             expected = known.seen.lowest_missing
-            return Greeting(expected, known.chain.at(expected))
+            return Greeting(expected, known.chain.at(expected), self._versions)
 
     def _check_functions(self, introduction: Introduction) -> None:
         """Refuse a sender whose project has other code of a function: its partials would mean something else."""
@@ -277,7 +280,10 @@ class Inbox:
         if len(data) > self.limits.frame_bytes:
             raise self.refuse("oversized", f"{len(data)} bytes, at most {self.limits.frame_bytes} are taken")
         try:
-            return read_frame(data, self.limits)
+            encoded = read_frame(data, self.limits)
+            if encoded.version not in self._versions:
+                raise unknown_version(encoded.version, self._versions)
+            return encoded
         except UnknownVersionError as error:
             raise self.refuse("unknown_version", error.message, error.hint) from error
         except WireError as error:

@@ -8,6 +8,9 @@ At its bound (`full`), which is one of bytes and of files, nothing is dropped an
 expected to hold its updates in the cache, where updates of the same slice and key merge, until segments are
 acknowledged. So the bound may be exceeded by what one commit sends.
 
+Every number has one version of frames (`versions.py`), in which its segment is stored again if its file is damaged:
+both ends compare checksums, so what has the same content must have the same bytes.
+
 A folder may begin a new life (`renew`): what it has not sent is forgotten, because all of it is computed again, and
 numbers begin at 0 under another epoch. `first` is the number of the journal that is 0 in this life.
 
@@ -42,6 +45,7 @@ from catchment.wire.header import FrameHeader
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.messages import Message, Segment
 from catchment.wire.segment_folder import SegmentFolder
+from catchment.wire.versions import VersionsByNumber
 
 STATE_FILE = "outbox.json"
 MAX_SEGMENTS = 50_000  # files; fewer than a receiver takes ahead of a missing number
@@ -85,6 +89,7 @@ class _LinkState:
         self.life = life
         self.first = 0
         self.ended: tuple[str, ...] = ()
+        self.versions = VersionsByNumber()
 
     def begin_life(self, life: int, first: int) -> None:
         """Begin anew, durably: with no segments, under another epoch."""
@@ -94,6 +99,7 @@ class _LinkState:
         self.chain = SegmentChain()
         self.life = life
         self.first = first
+        self.versions = VersionsByNumber()
         self.save()
 
     def load(self) -> bool:
@@ -121,6 +127,7 @@ class _LinkState:
             -MAX_FORMER:
         ]
         self.acked = NumberSet.from_record(state["acked"])
+        self.versions = VersionsByNumber(state.get("versions", ()))
         if "chain" in state:
             self.chain = SegmentChain.from_record(state["chain"])
         else:
@@ -138,6 +145,7 @@ class _LinkState:
             "life": self.life,
             "first": self.first,
             "ended": list(self.ended),
+            "versions": self.versions.to_record(self.acked.lowest_missing),
         }
         write_record(self._path, {**self._link, **state})
 
@@ -284,14 +292,23 @@ class Outbox:
 
         Return what is stored under the number, or None if it was acknowledged meanwhile.
         """
-        if self._is_new(sequence):
-            segment = self._encode(Segment(self.origin, self.epoch, sequence, tuple(messages)))
+        segment = Segment(self.origin, self.epoch, sequence, tuple(messages))
+        while self._is_new(sequence):
+            version = self._state.versions.of(sequence)
+            encoded = self._encode(segment, version)
             with self._lock:
-                if self._is_new(sequence):
-                    self._segments.write(sequence, segment)
-                    self._add(sequence, segment.head)
+                if self._is_new(sequence) and self._state.versions.of(sequence) == version:
+                    self._segments.write(sequence, encoded)
+                    self._add(sequence, encoded.head)
         with self._lock:
             return self._pending.get(sequence)
+
+    def write_in(self, version: int) -> None:
+        """Write segments that are new in a version of frames from now on."""
+        with self._lock:
+            if self._state.versions.of(self._next) != version:
+                self._state.versions.change(self._next, version)
+                self._state.save()
 
     def read(self, sequence: int) -> bytes | None:
         """Return the bytes of a segment, or None if it has been acknowledged meanwhile."""
@@ -342,10 +359,10 @@ class Outbox:
         self._state.chain.add(sequence, frame.digest)
         self._next = max(self._next, sequence + 1)
 
-    def _encode(self, segment: Segment) -> EncodedSegment:
+    def _encode(self, segment: Segment, version: int) -> EncodedSegment:
         """Make the frame; what no receiver would take is refused here, where the mistake is."""
         try:
-            return encode_segment(segment, self.limits)
+            return encode_segment(segment, self.limits, version)
         except WireError as error:
             raise self._error(
                 f"segment {segment.sequence} would be refused at the far side: {error.message}",

@@ -23,6 +23,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 
 from catchment.timeline import Clock, SystemClock
+from catchment.wire import versions as frame_versions
 from catchment.wire.dispatch import BACKLOG_SHARE, Dispatch, SendOrder
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.link_meter import LinkCounters
@@ -36,6 +37,7 @@ from catchment.wire.uplink import (
     RefusedError,
     Uplink,
 )
+from catchment.wire.versions import choose_version, describe_versions
 
 LANES = 4  # segments under way at once
 FIRST_RETRY_S = 0.05  # delay after a link has failed; doubled with each further failure
@@ -87,8 +89,10 @@ class Sender:
         limits: WireLimits = DEFAULT_LIMITS,
         on_acked: Callable[[int], None] | None = None,
         functions: str = "",
+        versions: tuple[int, ...] | None = None,
     ) -> None:
         self._outbox = outbox
+        self._versions = versions or frame_versions.SPOKEN_VERSIONS  # of frames, that it writes
         self._functions = functions  # what it says of its project's functions when it connects
         self._make_uplink = uplink_factory
         self._shaper = shaper or Shaper()
@@ -184,6 +188,7 @@ class Sender:
         if disagreement:
             raise self._refusal("other_history", disagreement)
         outbox = self._outbox
+        outbox.write_in(self._choose_version(greeting.versions))
         arrived = outbox.pending_below(greeting.expected)
         outbox.ack_below(greeting.expected)
         for number in outbox.missing():
@@ -213,9 +218,21 @@ class Sender:
             )
         return None
 
-    def _refusal(self, reason: str, message: str) -> RefusedError:
+    def _choose_version(self, read: tuple[int, ...]) -> int:
+        """Return the version of the frames that both ends know."""
+        version = choose_version(self._versions, read)
+        if version is None:
+            raise self._refusal(
+                "unknown_version",
+                f"the inbox at {self._outbox.destination!r} reads frames of {describe_versions(read)}, "
+                f"{self._outbox.origin!r} writes {describe_versions(self._versions)}",
+                "upgrade the older end; go by one release at a time",
+            )
+        return version
+
+    def _refusal(self, reason: str, message: str, hint: str = OTHER_HISTORY_HINT) -> RefusedError:
         where = f"{self._outbox.origin} -> {self._outbox.destination}"
-        return RefusedError(reason, message, where=where, hint=OTHER_HISTORY_HINT)
+        return RefusedError(reason, message, where=where, hint=hint)
 
     def _drain(self, uplink: Uplink) -> None:
         while not self._stopping.is_set():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from catchment.errors import WireError
+from catchment.wire.versions import PREVIOUS_VERSION
 
 # Each word is a counter at the inbox. The value says whether the same bytes may soon be accepted.
 REASONS = {
@@ -76,10 +77,14 @@ class Introduction:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What the far side answers: the lowest number that it has not seen, and the chain of all below, if it is known."""
+    """What the far side answers: the lowest number that it has not seen, and the chain of all below, if it is known.
+
+    `versions` are those of the frames that it reads.
+    """
 
     expected: int
     chain: str | None = None
+    versions: tuple[int, ...] = (PREVIOUS_VERSION,)  # of one that says nothing
 
 
 class Uplink(Protocol):

@@ -20,7 +20,7 @@ from catchment.storage.free_space import CHECK_EVERY_US, FreeSpace
 from catchment.storage.numbers import NumberSet
 from catchment.timeline import ManualClock
 from catchment.wire import outbox as outbox_module
-from catchment.wire.codec import VERSION, decode_segment, encode_segment
+from catchment.wire.codec import decode_segment, encode_segment
 from catchment.wire.inbox import Inbox
 from catchment.wire.limits import WireLimits
 from catchment.wire.messages import Segment, Updates
@@ -28,6 +28,7 @@ from catchment.wire.outbox import Outbox
 from catchment.wire.refusals import LOG_EVERY_US, MAX_ORIGINS, OTHERS, Refusals
 from catchment.wire.segment_folder import DAMAGED_SUFFIX, SEGMENT_SUFFIX
 from catchment.wire.uplink import Introduction, RefusedError
+from catchment.wire.versions import NEWEST_VERSION
 from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import landed_segments
@@ -210,8 +211,8 @@ def test_a_segment_of_another_version_is_refused_by_name_and_left_where_it_is(tm
     outbox = make_outbox(tmp_path)
     outbox.append(0, some_messages(0))
     path = outbox.pending()[0].path
-    path.write_bytes(path.read_bytes()[:4] + struct.pack("<H", VERSION + 1) + path.read_bytes()[6:])
-    with pytest.raises(WireError, match=f"is of version {VERSION + 1}") as caught:
+    path.write_bytes(path.read_bytes()[:4] + struct.pack("<H", NEWEST_VERSION + 1) + path.read_bytes()[6:])
+    with pytest.raises(WireError, match=f"is of version {NEWEST_VERSION + 1}") as caught:
         make_outbox(tmp_path)
     assert caught.value.where == str(path)
     assert path.exists()
@@ -386,10 +387,13 @@ def test_bad_bytes_are_refused_with_a_reason_and_counted(tmp_path: Path) -> None
     inbox = Inbox(tmp_path, WireLimits(frame_bytes=2_000, origins=1), only_visits)
     assert refusal(inbox, b"junk").reason == "corrupt"
     assert refusal(inbox, b"x" * 2_001).reason == "oversized"
-    newer = frame(0)[:4] + struct.pack("<H", VERSION + 1) + frame(0)[6:]
+    newer = frame(0)[:4] + struct.pack("<H", NEWEST_VERSION + 1) + frame(0)[6:]
     error = refusal(inbox, newer)
-    assert (error.reason, error.hint) == ("unknown_version", "run the same version of catchment at both ends")
-    assert f"version {VERSION + 1}" in error.message
+    assert (error.reason, error.hint) == (
+        "unknown_version",
+        "upgrade the older end; where both are upgraded, go by one release at a time",
+    )
+    assert f"version {NEWEST_VERSION + 1}" in error.message
     unknown = Updates("other", pa.table({"slice_us": [1]}))
     assert refusal(inbox, encode_segment(Segment("eu", "life", 0, (unknown,))).data).reason == "unfit"
     inbox.accept(frame(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 
 from catchment.errors import WireError
 from catchment.quality.merge_sites import SiteEstimate
+from catchment.wire import table_bytes
 from catchment.wire.codec import (
-    VERSION,
     UnknownVersionError,
     decode_segment,
     encode_segment,
@@ -28,6 +29,8 @@ from catchment.wire.limits import WireLimits
 from catchment.wire.link_meter import WireSizes
 from catchment.wire.messages import Closing, Progress, Segment, Standing, Updates
 from catchment.wire.outbox import Pending
+from catchment.wire.table_bytes import SMALL_BYTES, compress, decompress
+from catchment.wire.versions import NEWEST_VERSION, READ_VERSIONS
 from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import forged, segments, tables
@@ -48,10 +51,12 @@ def assert_equal(found: Segment, sent: Segment) -> None:
         assert mine.table.equals(theirs.table)
 
 
-@given(segments)
+@given(segments, st.sampled_from(READ_VERSIONS))
 @settings(RELAXED, max_examples=examples(150))
-def test_what_is_decoded_is_what_was_encoded(segment: Segment) -> None:
-    assert_equal(decode_segment(encode_segment(segment).data), segment)
+def test_what_is_decoded_is_what_was_encoded(segment: Segment, version: int) -> None:
+    encoded = encode_segment(segment, version=version)
+    assert encoded.version == version
+    assert_equal(decode_segment(encoded.data), segment)
 
 
 @given(tables())
@@ -164,7 +169,7 @@ def packed(table: pa.Table, compression: str | None = None) -> tuple[int, bytes]
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     raw = sink.getvalue()
-    return raw.size, pa.Codec("zstd").compress(raw, asbytes=True)
+    return raw.size, compress(raw, NEWEST_VERSION)
 
 
 def test_a_table_that_does_not_match_its_header_is_refused() -> None:
@@ -216,12 +221,12 @@ def test_a_table_that_is_compressed_once_more_inside_the_frame_is_not_unpacked(c
 
 def test_metadata_of_arrow_messages_that_is_cut_short_or_altered_never_breaks_the_reader() -> None:
     raw, body = packed(pa.table({"slice_us": [1, 2], "k": ["a", "b"]}))
-    plain = bytearray(pa.Codec("zstd").decompress(pa.py_buffer(body), decompressed_size=raw).to_pybytes())
+    plain = bytearray(decompress(memoryview(body), raw, NEWEST_VERSION).to_pybytes())
     refused = 0
     for place in range(0, len(plain), 3):
         altered = bytearray(plain)
         altered[place] ^= 0xFF
-        again = pa.Codec("zstd").compress(bytes(altered), asbytes=True)
+        again = compress(pa.py_buffer(altered), NEWEST_VERSION)
         try:
             decode_segment(forged(["eu", "e", 0, [["u", "q", 2, raw, len(again), [], []]]], again))
         except WireError:
@@ -240,11 +245,30 @@ def test_each_limit_refuses_what_is_beyond_it(limit: str) -> None:
 
 def test_a_frame_of_another_version_is_refused_by_name() -> None:
     newer = bytearray(SMALL)
-    newer[4:6] = struct.pack("<H", VERSION + 1)
-    with pytest.raises(
-        UnknownVersionError, match=f"is of version {VERSION + 1}, this catchment reads version {VERSION}"
-    ):
+    newer[4:6] = struct.pack("<H", NEWEST_VERSION + 1)
+    with pytest.raises(UnknownVersionError, match=r"is of version 4, this catchment reads versions 2 and 3"):
         read_frame(bytes(newer))
+
+
+def deflated(raw: bytes) -> bytes:
+    """Any bytes, compressed with the dictionary."""
+    packed = table_bytes._deflate(pa.py_buffer(raw))
+    return table_bytes._DICTIONARY + packed
+
+
+def test_a_table_compressed_with_the_dictionary_cannot_grow_beyond_what_is_declared() -> None:
+    small = b"x" * SMALL_BYTES
+    assert decompress(memoryview(deflated(small)), SMALL_BYTES, NEWEST_VERSION).to_pybytes() == small
+    for raw, declared in [(small * 1000, SMALL_BYTES), (small, 5), (small[:5], 6), (b"x" * 2**20, 2**20)]:
+        with pytest.raises(WireError):
+            decompress(memoryview(deflated(raw)), declared, NEWEST_VERSION)
+    for damaged in (b"", b"\x02abc", deflated(small)[:-1], deflated(small) + b"x", b"\x01\xff"):
+        with pytest.raises(WireError):
+            decompress(memoryview(damaged), SMALL_BYTES, NEWEST_VERSION)
+
+
+def test_the_dictionary_of_a_version_is_the_one_that_was_released() -> None:
+    assert zlib.crc32(table_bytes._USUAL_BYTES) == 1132528885, "another dictionary is another version of frames"
 
 
 @given(st.data())

@@ -39,6 +39,7 @@ from catchment.wire.messages import (
 from catchment.wire.outbox import Outbox
 from catchment.wire.segment_folder import SEGMENT_SUFFIX
 from catchment.wire.uplink import Greeting, Introduction, LinkError, Uplink
+from catchment.wire.versions import NEWEST_VERSION
 from tests.worlds.wire_messages import some_messages
 
 
@@ -260,10 +261,10 @@ def failing_disk(disk: FailingDisk) -> Iterator[FailingDisk]:
     disk.lose_what_was_not_synced()
 
 
-def forged(header: object, body: bytes = b"") -> bytes:
+def forged(header: object, body: bytes = b"", version: int = NEWEST_VERSION) -> bytes:
     """A frame with a right checksum around a header that nobody should have written."""
     packed = header if isinstance(header, bytes) else msgspec.msgpack.encode(header)
-    frame = struct.pack("<4sHI", codec.MAGIC, codec.VERSION, len(packed)) + packed + body
+    frame = struct.pack("<4sHI", codec.MAGIC, version, len(packed)) + packed + body
     return frame + struct.pack("<I", zlib.crc32(frame))
 
 
