@@ -1,7 +1,8 @@
 """A feed project: a folder with a program, its settings, its functions and its reference tables.
 
     feeds.sql        CREATE STREAM, CREATE TABLE and CREATE FEED VIEW statements
-    feeds.toml       optional: what a message costs each way, a made-up world in place of recorded streams, a broker
+    feeds.toml       optional: what a message costs each way, a made-up world in place of recorded streams, how much is
+                     kept for views, a broker
     functions.py     optional: FUNCTIONS, a tuple of black-box functions that views may call
     <table>.csv      a header with the declared columns, one line per reference row
 
@@ -15,12 +16,14 @@ import csv
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from catchment.errors import FeedError
+from catchment.feeds.cloud.retention import Retention
+from catchment.feeds.device.limits import CLOUD_LIMITS, HostLimits
 from catchment.feeds.language.functions import BUILT_IN, Functions, with_functions
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.reference import ReferenceData, Row
@@ -54,12 +57,25 @@ _WORLD_OPTIONS = (
     Option("rate_unit", kinds.number(high=1e9), 0.1),
     Option("seed", kinds.integer(0, 10**9), 7),
 )
+_RETENTION_OPTIONS = (
+    Option("away", kinds.duration(), HostLimits.away_us),
+    Option("cloud_memory_events", kinds.integer(1), CLOUD_LIMITS.memory_events),
+    Option("cloud_disk", kinds.size(none=True)),
+    Option("device_memory_events", kinds.integer(1), HostLimits.memory_events),
+    Option("device_disk", kinds.size(none=True)),
+)
 _MQTT_OPTIONS = (
     Option("broker", kinds.text("a broker such as 'mqtts://broker.example.org:8883'")),
     Option("user", kinds.text("the user name of all clients")),
     Option("password_file", kinds.text("the path of a file, in which {client} stands for the name of the client")),
     Option("ca", kinds.text("the path of a file")),
 )
+_SETTINGS = {
+    "costs": _COST_OPTIONS,
+    "world": _WORLD_OPTIONS,
+    "retention": _RETENTION_OPTIONS,
+    "mqtt": _MQTT_OPTIONS,
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,7 @@ class FeedProject:
     program: FeedProgram
     costs: LinkCosts
     world: Mapping[str, Any]  # the options of [world], checked
+    retention: Retention = field(default_factory=Retention)
 
     def read_reference(self, devices: Iterable[str] | None = None) -> ReferenceData:
         """Read the reference tables as they are in the folder now; `devices`, when given, lists all that exist."""
@@ -86,17 +103,27 @@ class FeedProject:
 def open_project(folder: Path, upload_cost: float | None = None, download_cost: float | None = None) -> FeedProject:
     """Open a folder; costs that are given take the place of the project's own."""
     functions = load_functions(folder)
-    costs, world, _ = _read_settings(folder)
+    settings = _read_settings(folder)
+    costs = settings["costs"]
     link_costs = LinkCosts(
         costs["upload"] if upload_cost is None else upload_cost,
         costs["download"] if download_cost is None else download_cost,
     )
-    return FeedProject(folder, read_program_file(folder, functions), link_costs, world)
+    program = read_program_file(folder, functions)
+    return FeedProject(folder, program, link_costs, settings["world"], _retention_of(settings["retention"]))
+
+
+def _retention_of(settings: Mapping[str, Any]) -> Retention:
+    cloud, device = (
+        HostLimits(settings["away"], settings[f"{host}_memory_events"], settings[f"{host}_disk"] or 0)
+        for host in ("cloud", "device")
+    )
+    return Retention(cloud, device)
 
 
 def read_broker(folder: Path, app: str = "catchment", **given: str | None) -> MqttConfig | None:
     """Return the broker in [mqtt] of a project, with what is given in place of its settings; None if none is named."""
-    _, _, settings = _read_settings(folder)
+    settings = _read_settings(folder)["mqtt"]
     chosen = {**settings, **{name: value for name, value in given.items() if value is not None}}
     if chosen["broker"] is None:
         return None
@@ -113,19 +140,20 @@ def _in_folder(folder: Path, path: str | None) -> Path | None:
     return None if path is None else folder / path
 
 
-def _read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Read and check the tables [costs], [world] and [mqtt]."""
+def _read_settings(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read and check the tables of the settings."""
     path = folder / SETTINGS_FILE
     file = TomlFile.load(path) if path.is_file() else TomlFile(path, "", {})
     for name, table in file.tables.items():
-        if name not in ("costs", "world", "mqtt") or not isinstance(table, dict):
-            raise FeedError(f"found {name!r}; possible: [costs], [world] and [mqtt]", where=file.at(None, name))
+        if name not in _SETTINGS or not isinstance(table, dict):
+            possible = ", ".join(f"[{known}]" for known in _SETTINGS)
+            raise FeedError(f"found {name!r}; possible: {possible}", where=file.at(None, name))
 
     def read(name: str, options: tuple[Option, ...]) -> dict[str, Any]:
         given = file.tables.get(name, {})
         return read_options(given, options, what=f"[{name}]", error=FeedError, where=partial(file.at, name))
 
-    return read("costs", _COST_OPTIONS), read("world", _WORLD_OPTIONS), read("mqtt", _MQTT_OPTIONS)
+    return {name: read(name, options) for name, options in _SETTINGS.items()}
 
 
 def read_program_file(folder: Path, functions: Functions = BUILT_IN) -> FeedProgram:

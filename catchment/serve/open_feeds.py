@@ -16,6 +16,7 @@ from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.cloud.routes import CLOUD, predict
+from catchment.feeds.device.spool import spool_for
 from catchment.feeds.language.evaluate import compile_feeds
 from catchment.feeds.protocol.messages import Notice
 from catchment.feeds.runs.measured_run import FeedRun, RunOptions, play_side_by_side
@@ -30,16 +31,20 @@ DIRECTIONS = ("messages_up", "messages_down", "bytes_up", "bytes_down")
 
 def local_cloud(workload: Workload) -> Cloud:
     """Make a cloud in this process with the views of a workload, none of them deployed."""
-    router = Router(compile_feeds(workload.program))
-    return Cloud(graph_of(workload), router, workload.feed_rates, ReoptimizeRule(workload.costs))
+    retention = workload.retention
+    router = Router(compile_feeds(workload.program), retention.cloud, spool_for(retention.cloud))
+    rule = ReoptimizeRule(workload.costs, retention=retention)
+    return Cloud(graph_of(workload), router, workload.feed_rates, rule)
 
 
 def explain_workload(workload: Workload) -> dict[str, Any]:
     """Say how many messages each strategy takes, and where its views are computed."""
     graph = graph_of(workload)
+    workload.retention.check(graph, workload.feed_rates)
     strategies = {}
     for name, choose in STRATEGIES.items():
         hosts = choose(graph, workload.feed_rates, workload.costs)
+        hosts = workload.retention.fit(graph, hosts, workload.feed_rates)
         traffic = predict(graph, hosts, workload.feed_rates)
         strategies[name] = {
             "messages_up": sum(traffic.up.values()),

@@ -18,7 +18,7 @@ import os
 import random
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -27,6 +27,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from catchment.errors import SimulationError
+from catchment.feeds.cloud.retention import Retention
 from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.template import FeedProgram
@@ -78,6 +79,7 @@ class NearbyWorld:
     rates: dict[str, float]
     seed: int
     costs: LinkCosts = field(default_factory=LinkCosts)
+    retention: Retention = field(default_factory=Retention)
 
     def read_reference(self) -> ReferenceData:
         return ReferenceData({"friends": self.friends}, tuple(int(d) for d in self.rates))
@@ -122,7 +124,8 @@ def make_nearby_world(project: FeedProject) -> NearbyWorld:
     users = world["users"]
     seed = world["seed"]
     rate_unit = world["rate_unit"]
-    return make_world(project.program, users, seed=seed, rate_unit=rate_unit, costs=project.costs)
+    made = make_world(project.program, users, seed=seed, rate_unit=rate_unit, costs=project.costs)
+    return replace(made, retention=project.retention)
 
 
 def make_world(

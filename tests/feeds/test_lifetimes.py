@@ -16,17 +16,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import FeedError
+from catchment.feeds.cloud.choose_hosts import least_traffic
 from catchment.feeds.cloud.cloud import Cloud
+from catchment.feeds.cloud.reoptimize import ReoptimizeRule
+from catchment.feeds.cloud.retention import EVENT_BYTES, Retention
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.cloud.routes import CLOUD
 from catchment.feeds.device.device import DeviceConfig
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
-from catchment.feeds.device.retained import HostLimits
+from catchment.feeds.device.limits import HostLimits
 from catchment.feeds.device.spool import SqliteSpool
 from catchment.feeds.device.view_host import ViewHost
 from catchment.feeds.language.evaluate import compile_program
 from catchment.feeds.language.functions import BUILT_IN
 from catchment.feeds.language.read_program import read_program
+from catchment.feeds.language.view_graph import ViewGraph
+from catchment.feeds.placement.costs import LinkCosts
+from catchment.feeds.project import open_project
 from catchment.feeds.protocol.bus import Bus
 from catchment.feeds.protocol.messages import FeedEvent
 from catchment.feeds.runs.local_run import LocalRun
@@ -245,8 +251,7 @@ def test_what_nothing_can_meet_any_more_leaves_the_disk_too() -> None:
 
 @pytest.mark.parametrize("feeds", [1, 40])
 def test_a_spool_takes_no_more_of_the_disk_than_it_says(tmp_path: Path, feeds: int) -> None:
-    path = tmp_path / "spool" / "events.db"
-    spool = SqliteSpool(path)
+    spool = SqliteSpool(tmp_path)
     highest = 0
     for n in range(0, 10_000, 50):
         feed = f"location@{n // 50 % feeds}"
@@ -254,14 +259,12 @@ def test_a_spool_takes_no_more_of_the_disk_than_it_says(tmp_path: Path, feeds: i
         if n > 5_000:
             spool.let_go(feed, (n - 5_000) * SECOND)
         highest = max(highest, spool.used_bytes)
-    spool.db.execute("PRAGMA cache_size = 0")
-    assert path.stat().st_size <= highest + 65_536
-    spool.close()
-    assert not path.exists()
+    assert spool.file_bytes <= highest + 65_536
+    assert not list(tmp_path.iterdir()), "a process that is killed leaves no file"
 
 
 def test_a_spool_gives_back_events_as_they_were(tmp_path: Path) -> None:
-    spool = SqliteSpool(tmp_path / "events.db")
+    spool = SqliteSpool(tmp_path)
     events = [FeedEvent("näh@1", (n, 7), n // 2, (n, 0.1 * n, f"wörd{n}", n % 2 == 0, None)) for n in range(20)]
     spool.append(events)
     assert spool.between("näh@1", 0, 100) == events
@@ -334,3 +337,90 @@ def test_who_visited_my_place_within_the_last_week() -> None:
     assert identities(run) == naive_notices(graph, records)
     assert len(identities(run)) == 7 * 24  # from day 1, hour 0 to day 7, hour 23
     assert router.publisher.host.forgotten == 0
+
+
+# ---- bounds that are declared
+
+
+def crowd(users: int) -> list[Friend]:
+    """0 is a friend of everybody."""
+    return [(0, i, 1.0, 1.0, 1e9) for i in range(1, users)]
+
+
+def rates_of(graph: ViewGraph, per_s: float) -> dict[str, float]:
+    return dict.fromkeys(graph.feeds, per_s)
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        (HostLimits(away_us=0, memory_events=40), True),
+        (HostLimits(away_us=0, memory_events=39), False),
+        (HostLimits(away_us=0, memory_events=30, disk_bytes=10 * EVENT_BYTES), True),
+        (HostLimits(away_us=0, memory_events=30, disk_bytes=10 * EVENT_BYTES - 1), False),
+        (HostLimits(away_us=SECOND, memory_events=40), False),
+    ],
+)
+def test_a_lifetime_that_the_cloud_cannot_keep_at_the_known_rates_is_refused(limits: HostLimits, kept: bool) -> None:
+    """Two feeds of 2 events per second that live for 10 seconds are 40 events."""
+    text = with_lifetime("10 seconds")
+    graph = graph_of(text, FRIENDS)
+    rule = ReoptimizeRule(retention=Retention(cloud=limits))
+    if kept:
+        Cloud(graph, Router(compile_program(text, BUILT_IN)), rates_of(graph, 2.0), rule)
+        return
+    with pytest.raises(FeedError, match="would have to keep 4") as caught:
+        Cloud(graph, Router(compile_program(text, BUILT_IN)), rates_of(graph, 2.0), rule)
+    assert "view 'nearby'" in str(caught.value)
+    assert "cloud_disk = '1 MB'" in str(caught.value)
+
+
+def test_a_declared_rate_counts_until_one_is_measured() -> None:
+    text = with_lifetime("7 days").replace("WITH (device = 'user')", "WITH (device = 'user', rate = 0.5)", 1)
+    graph = graph_of(text, FRIENDS)
+    retention = Retention()
+    with pytest.raises(FeedError, match="605,700 events of 2 feeds"):
+        retention.check(graph, {})
+    retention.check(graph, rates_of(graph, 0.1))
+
+
+def test_views_that_a_device_cannot_keep_are_computed_at_the_cloud_and_no_others() -> None:
+    text = with_lifetime("10 seconds")
+    graph = graph_of(text, crowd(5))
+    rates = {**rates_of(graph, 0.1), "location@0": 1.0, "location@4": 10.0}
+    hosts = dict.fromkeys(graph.views, "0")
+    needs = {1: 10 + 1, 2: 10 + 2, 3: 10 + 3, 4: 10 + 103}  # events of 0, and of so many friends in 10 seconds
+    for bound, at_cloud in ((needs[4], []), (needs[4] - 1, [4]), (needs[3], [4]), (needs[2], [4, 3])):
+        retention = Retention(device=HostLimits(away_us=0, memory_events=bound))
+        found = retention.fit(graph, hosts, rates)
+        views = [f"nearby(location@0,location@{i})" for i in at_cloud]
+        assert found == {**hosts, **dict.fromkeys(views, CLOUD)}
+
+
+def test_a_running_cloud_keeps_views_away_from_devices_that_cannot_keep_them() -> None:
+    text = with_lifetime("10 seconds")
+    graph = graph_of(text, crowd(3))
+    rates = rates_of(graph, 1.0)
+    rates["location@0"] = 5.0
+    rule = ReoptimizeRule(retention=Retention(device=HostLimits(away_us=0, memory_events=59)))
+    cloud = Cloud(graph, Router(compile_program(text, BUILT_IN)), rates, rule)
+    cloud.deploy(least_traffic(graph, rates, LinkCosts()))
+    assert set(cloud.controller.current_hosts().values()) == {CLOUD}
+    newer = graph_of(text, crowd(4))
+    cloud.update(newer)
+    assert set(cloud.controller.current_hosts().values()) == {CLOUD}
+    roomy = Cloud(graph, Router(compile_program(text, BUILT_IN)), rates)
+    roomy.deploy(least_traffic(graph, rates, LinkCosts()))
+    assert set(roomy.controller.current_hosts().values()) == {"0"}
+
+
+def test_bounds_are_declared_in_the_project(tmp_path: Path) -> None:
+    (tmp_path / "feeds.sql").write_text(with_lifetime("7 days"))
+    settings = tmp_path / "feeds.toml"
+    settings.write_text("[retention]\naway = '1 hour'\ncloud_disk = '10 GB'\ndevice_memory_events = 500\n")
+    retention = open_project(tmp_path).retention
+    assert retention.cloud == HostLimits(3600 * SECOND, 400_000, 10**10)
+    assert retention.device == HostLimits(3600 * SECOND, 500, 0)
+    settings.write_text("[retention]\ncloud_disc = '10 GB'\n")
+    with pytest.raises(FeedError, match="cloud_disk"):
+        open_project(tmp_path)

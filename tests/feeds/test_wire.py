@@ -25,8 +25,9 @@ from catchment.feeds.device.device import (
     SendUp,
     Tick,
 )
+from catchment.feeds.device.limits import HostLimits
 from catchment.feeds.device.publisher import RecentlySeen
-from catchment.feeds.device.retained import FeedBuffer, HostLimits
+from catchment.feeds.device.retained import FeedBuffer
 from catchment.feeds.device.view_host import ViewHost
 from catchment.feeds.language.evaluate import compile_program, form_of
 from catchment.feeds.language.functions import BUILT_IN

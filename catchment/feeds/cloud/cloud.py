@@ -28,6 +28,10 @@ class FeedCloud(Protocol):
     def redeployed(self) -> int:
         """How often a review has moved views."""
 
+    @property
+    def forgotten(self) -> int:
+        """How many events a bound took at the cloud while a match was still possible."""
+
     def deploy(self, hosts: Hosts) -> list[Deliver]:
         """Bring views to these hosts."""
 
@@ -71,9 +75,20 @@ class CloudControl:
     def graph(self) -> ViewGraph:
         return self.controller.graph
 
+    @property
+    def forgotten(self) -> int:
+        """How many events a bound took at the cloud while a match was still possible."""
+        return self._controlled.forgotten
+
     def deploy(self, hosts: Hosts) -> list[Deliver]:
-        """Bring views to these hosts."""
-        return self.controller.deploy(hosts)
+        """Bring views to these hosts; views that a device could not keep go to the cloud."""
+        return self.controller.deploy(self._fit(self.graph, hosts))
+
+    def _fit(self, graph: ViewGraph, hosts: Hosts) -> dict[str, str]:
+        """Return these hosts, without devices that could not keep their views beside those that they have."""
+        kept = {name: host for name, host in self.controller.current_hosts().items() if name in graph.views}
+        fitted = self.rule.retention.fit(graph, {**kept, **hosts}, self.controller.rates)
+        return {name: fitted[name] for name in hosts}
 
     def review(self, period_s: float) -> list[Deliver]:
         """Book the last period, and redeploy when the present placement has lost too much."""
@@ -91,7 +106,7 @@ class CloudControl:
         added = self.graph.delta_to(newer).added
         kept = {name: host for name, host in self.controller.current_hosts().items() if name in newer.views}
         placed = place_one_by_one(newer, kept, added, self.controller.rates, self.rule.costs)
-        return self.controller.update(newer, {v.name: placed[v.name] for v in added})
+        return self.controller.update(newer, self._fit(newer, {v.name: placed[v.name] for v in added}))
 
 
 class Cloud(CloudControl):
@@ -105,6 +120,7 @@ class Cloud(CloudControl):
         rule: ReoptimizeRule | None = None,
     ) -> None:
         super().__init__(graph, plane, rates, rule)
+        self.rule.retention.check(graph, self.controller.rates)
         self.plane = plane
 
     def receive(self, device: str, message: Upward) -> Iterable[Deliver]:

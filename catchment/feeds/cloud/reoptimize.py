@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from catchment.errors import FeedError
 from catchment.feeds.cloud.choose_hosts import Strategy, least_traffic
+from catchment.feeds.cloud.retention import Retention
 from catchment.feeds.cloud.routes import Hosts, predict, routes_of, source_of
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.placement.costs import LinkCosts
@@ -57,11 +58,12 @@ class MovePrice:
 
 @dataclass(frozen=True)
 class ReoptimizeRule:
-    """How views are placed, and how much may be lost before they move."""
+    """How views are placed, how much may be lost before they move, and what their hosts keep."""
 
     costs: LinkCosts = field(default_factory=LinkCosts)
     patience: float = PATIENCE
     strategy: Strategy = least_traffic
+    retention: Retention = field(default_factory=Retention)
 
     def __post_init__(self) -> None:
         if self.patience <= 0:
@@ -95,9 +97,9 @@ class ViewReoptimizer:
         self.open_s += period_s
         for feed, rate in rates.items():
             self.events[feed] = self.events.get(feed, 0.0) + rate * period_s
-        best = self.rule.strategy(graph, self.events, self.rule.costs)
-        lost = self._cost(graph, hosts) - self._cost(graph, best)
         average = {feed: count / self.open_s for feed, count in self.events.items()}
+        best = self.rule.retention.fit(graph, self.rule.strategy(graph, self.events, self.rule.costs), average)
+        lost = self._cost(graph, hosts) - self._cost(graph, best)
         move = self.account.should_move(lost, self.redeploy_cost(graph, hosts, best, average))
         if not self.account.lost:
             self.open_account()

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from catchment.feeds.device.limits import CLOUD_LIMITS, HostLimits
 from catchment.feeds.device.publisher import Publisher
-from catchment.feeds.device.retained import HostLimits
 from catchment.feeds.device.spool import Spool
 from catchment.feeds.forms.compiled import CompiledProgram
 from catchment.feeds.forms.physical_view import PhysicalView
@@ -43,6 +43,10 @@ class ControlledPlane(Protocol):
     def newest_us(self, feed: str) -> int | None:
         """Return the newest event time that was uploaded of a feed."""
 
+    @property
+    def forgotten(self) -> int:
+        """How many events a bound of memory or disk took while a match was still possible."""
+
     def take_matched(self) -> Counter[str]:
         """Return matches per view that others read, since the last call."""
 
@@ -57,7 +61,7 @@ class AbsorbingPlane(ControlledPlane, Protocol):
 class Router:
     """Routes and views of the cloud in one process."""
 
-    def __init__(self, program: CompiledProgram, limits: HostLimits | None = None, spool: Spool | None = None) -> None:
+    def __init__(self, program: CompiledProgram, limits: HostLimits = CLOUD_LIMITS, spool: Spool | None = None) -> None:
         self.publisher = Publisher(program, limits, spool)
         self.routes: dict[str, dict[str, float]] = {}
         self.newest: dict[str, int] = {}
@@ -109,6 +113,10 @@ class Router:
 
     def newest_us(self, feed: str) -> int | None:
         return self.newest.get(feed)
+
+    @property
+    def forgotten(self) -> int:
+        return self.publisher.host.forgotten
 
     def take_matched(self) -> Counter[str]:
         taken = Counter(self.publisher.matched)

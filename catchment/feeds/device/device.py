@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from catchment.errors import FeedError
+from catchment.feeds.device.limits import HostLimits
 from catchment.feeds.device.publisher import Publisher, RecentlySeen
-from catchment.feeds.device.retained import HostLimits
 from catchment.feeds.device.spool import Spool
 from catchment.feeds.forms.compiled import compile_form
 from catchment.feeds.forms.program import ProgramForm

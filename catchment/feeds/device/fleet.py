@@ -59,7 +59,7 @@ class Fleet:
         bus: DeviceTransport,
         functions: Functions = BUILT_IN,
         notify: Callable[[str, Notice], None] | None = None,
-        make_spool: Callable[[str], Spool] | None = None,
+        make_spool: Callable[[str], Spool | None] | None = None,
     ) -> None:
         self.bus = bus
         self.functions = functions
@@ -72,8 +72,14 @@ class Fleet:
 
     def add(self, config: DeviceConfig) -> None:
         """Add a device, not yet connected."""
-        spool = self.make_spool(config.name) if self.make_spool and config.limits.disk_bytes else None
+        spool = self.make_spool(config.name) if self.make_spool else None
         self.devices[config.name] = Device(config, self.functions, spool)
+
+    @property
+    def forgotten(self) -> int:
+        """How many events a bound took on devices while a match was still possible."""
+        publishers = [d.publisher for d in self.devices.values() if d.publisher is not None]
+        return sum(p.host.forgotten for p in publishers)
 
     def connect(self, name: str, now_us: int) -> None:
         self.bus.connect(name)

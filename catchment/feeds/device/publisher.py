@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator
 
-from catchment.feeds.device.retained import HostLimits
+from catchment.feeds.device.limits import HostLimits
 from catchment.feeds.device.spool import Spool
 from catchment.feeds.device.view_host import Match, ViewHost
 from catchment.feeds.forms.compiled import CompiledProgram

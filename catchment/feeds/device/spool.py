@@ -3,7 +3,8 @@
 A host keeps what its views may still need in memory up to a bound, and moves the oldest events here. The core knows
 only the `Spool` interface; a simulation gives it a database in memory, a device or a cloud a file.
 
-A spool is an extension of a host's memory, not a log: it is emptied when it is opened, and nothing in it is fsynced.
+A spool is an extension of a host's memory, not a log: nothing in it is fsynced, and its file has no name once it is
+open, so that it is gone with its process, however that ends.
 Its size is bounded by its owner (`retained.py`), which counts what it drops.
 """
 
@@ -13,11 +14,12 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Protocol
 
+from catchment.feeds.device.limits import HostLimits
 from catchment.feeds.protocol.messages import FeedEvent
 
-IN_MEMORY = ":memory:"
 OVERHEAD_BYTES = 48  # what a row costs in the file beside its key and its values
 _CACHE_KIB = 4096  # pages that SQLite keeps in memory
 
@@ -49,16 +51,19 @@ class Spool(Protocol):
 
 
 class SqliteSpool:
-    """A spool in a SQLite file, which is removed when it is closed; without a path, in memory."""
+    """A spool in a SQLite file of a folder; without a folder, in memory."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._remove_files()
+    def __init__(self, folder: Path | None = None) -> None:
         self.used_bytes = 0
         self.feeds: dict[str, int] = {}
-        self.db = sqlite3.connect(IN_MEMORY if path is None else path, isolation_level=None, check_same_thread=False)
+        if folder is None:
+            self._open(":memory:")
+        else:
+            with TemporaryDirectory(prefix="spool-", dir=folder) as inside:
+                self._open(str(Path(inside) / "events.db"))
+
+    def _open(self, path: str) -> None:
+        self.db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}"):
             self.db.execute(f"PRAGMA {setting}")
         self.db.execute(
@@ -104,17 +109,20 @@ class SqliteSpool:
         self.db.execute("DELETE FROM events")
         self.used_bytes = 0
 
-    def close(self) -> None:
-        """Forget everything, and give the disk space back."""
-        self.db.close()
-        self._remove_files()
+    @property
+    def file_bytes(self) -> int:
+        """How large the file is."""
+        (pages,) = self.db.execute("PRAGMA page_count").fetchone()
+        (page_bytes,) = self.db.execute("PRAGMA page_size").fetchone()
+        return int(pages * page_bytes)
 
     def _number(self, feed: str) -> int:
         return self.feeds.setdefault(feed, len(self.feeds))
 
-    def _remove_files(self) -> None:
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+
+def spool_for(limits: HostLimits, folder: Path | None = None) -> SqliteSpool | None:
+    """Open a spool for a host that may use the disk: in a folder, or where the system keeps temporary files."""
+    return SqliteSpool(folder or Path(gettempdir())) if limits.disk_bytes else None
 
 
 def _text(values: tuple[object, ...]) -> str:

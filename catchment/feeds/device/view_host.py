@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from catchment.feeds.device.retained import HostLimits, RetainedEvents
+from catchment.feeds.device.limits import HostLimits
+from catchment.feeds.device.retained import RetainedEvents
 from catchment.feeds.device.spool import Spool
 from catchment.feeds.forms.compiled import CompiledProgram, CompiledView
 from catchment.feeds.forms.physical_view import PhysicalView, ViewRow

@@ -1,6 +1,6 @@
 """Statements of a feed program, read from its text: device streams, reference tables, feed views.
 
-    CREATE STREAM name (column TYPE, ...) WITH (device = 'column');
+    CREATE STREAM name (column TYPE, ...) WITH (device = 'column' [, rate = 0.2]);
     CREATE TABLE name (column TYPE, ...);
     CREATE FEED VIEW name [WITH (lifetime = '30 seconds', notify_every = '1 minute')] AS SELECT ...;
 
@@ -33,7 +33,10 @@ FORMS = (
     "CREATE FEED VIEW name [WITH (...)] AS SELECT ..."
 )
 SELECT_FORM = "SELECT expressions FROM stream [JOIN stream, table or view ON ...] [WHERE ...]"
-_STREAM_OPTIONS = (Option("device", kinds.text("the column that says whose event it is"), required=True),)
+_STREAM_OPTIONS = (
+    Option("device", kinds.text("the column that says whose event it is"), required=True),
+    Option("rate", kinds.number(high=1e6)),
+)
 _VIEW_OPTIONS = (
     Option("lifetime", lifetimes(), Lifetimes()),
     Option("notify_every", kinds.duration(positive=True)),
@@ -48,6 +51,7 @@ class Declared:
     columns: tuple[tuple[str, str], ...]
     where: str = ""
     device: str | None = None  # the column that names the device; only streams have one
+    rate: float | None = None  # events per second of one device of a stream, until they are measured
 
     def __post_init__(self) -> None:
         names = self.column_names
@@ -107,7 +111,7 @@ def _read_stream(cursor: Cursor) -> Declared:
     columns = _read_columns(cursor)
     options = _read_options(cursor, _STREAM_OPTIONS, f"stream {name!r}")
     cursor.end()
-    return Declared(name, columns, cursor.start, options["device"].lower())
+    return Declared(name, columns, cursor.start, options["device"].lower(), options["rate"])
 
 
 def _read_table(cursor: Cursor) -> Declared:

@@ -90,6 +90,7 @@ class CloudWatch:
             **snapshot,
             "refused": controller.counters.refused + sum(r.refused for r in receivers),
             "missing": sum(r.missing for r in receivers),
+            "forgotten": self.cloud.forgotten,
             "duplicates": sum(r.duplicates for r in receivers),
             "usage": dict(self.usage()),
         }

@@ -19,6 +19,7 @@ from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.cloud.routes import CLOUD
 from catchment.feeds.device.device import DeviceConfig, boot_number
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
+from catchment.feeds.device.spool import spool_for
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.bus import Bus
 from catchment.feeds.protocol.channel import NOTICE
@@ -72,8 +73,9 @@ class FeedRun:
         self.cloud = cloud
         self.options = options
         self.bus = bus or Bus(first_number=BOOT)
-        configs = [DeviceConfig(d, BOOT, options.report_every_s * SECOND_US) for d in world.rates]
-        self.fleet = Fleet(configs, self.bus, graph.program.functions)
+        limits = world.retention.device
+        configs = [DeviceConfig(d, BOOT, options.report_every_s * SECOND_US, limits=limits) for d in world.rates]
+        self.fleet = Fleet(configs, self.bus, graph.program.functions, make_spool=lambda name: spool_for(limits))
         self.cpu_s = 0.0  # processor time of the cloud, if it runs in this thread
         self.run = LocalRun(cloud, self.fleet, self.bus)
         self.run.answer = self._answer_timed
@@ -201,6 +203,7 @@ class FeedRun:
             "moves_unfinished": len(controller.moving),
             "instructions": controller.counters.instructions,
             "notices_on_the_wire": sum(link.up.messages[NOTICE] + link.down.messages[NOTICE] for link in links),
+            "forgotten": self.cloud.forgotten + self.fleet.forgotten,
             "cloud_cpu_s": round(self.cpu_s, 3),
             **self.notices(),
         }

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from catchment.errors import FeedError
+from catchment.feeds.cloud.retention import Retention
 from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.language.evaluate import compile_feeds
 from catchment.feeds.language.reference import ReferenceData
@@ -33,6 +34,10 @@ class Workload(Protocol):
 
     @property
     def costs(self) -> LinkCosts: ...
+
+    @property
+    def retention(self) -> Retention:
+        """How much the cloud and its devices keep for their views."""
 
     @property
     def rates(self) -> dict[str, float]:
@@ -116,6 +121,10 @@ class Recording:
     @property
     def costs(self) -> LinkCosts:
         return self.project.costs
+
+    @property
+    def retention(self) -> Retention:
+        return self.project.retention
 
     def read_reference(self) -> ReferenceData:
         """Read the reference tables as they are in the folder now."""

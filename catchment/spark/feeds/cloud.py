@@ -34,8 +34,8 @@ from catchment.feeds.cloud.landing import EVENT_SQL, Landing, event_of, event_ro
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.cloud.routes import Hosts
+from catchment.feeds.device.limits import HostLimits
 from catchment.feeds.device.publisher import RecentlySeen
-from catchment.feeds.device.retained import HostLimits
 from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.template import FeedProgram
@@ -82,6 +82,10 @@ class SparkPlane:
 
     def note_newest(self, feed: str, at_us: int) -> None:
         self.newest[feed] = max(at_us, self.newest.get(feed, at_us))
+
+    @property
+    def forgotten(self) -> int:
+        return 0  # files are kept for as long as declared, and are not bounded by their size
 
     def take_matched(self) -> Counter[str]:
         taken = self.matched

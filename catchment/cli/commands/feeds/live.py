@@ -148,6 +148,7 @@ def devices(
     """Run many light devices in one process, which record their feeds, compute their views and notify."""
     from catchment.feeds.device.device import DeviceConfig, boot_number
     from catchment.feeds.device.fleet import Fleet
+    from catchment.feeds.device.spool import spool_for
     from catchment.feeds.protocol.mqtt import MqttDevices
     from catchment.feeds.runs.processes import FleetLog, serve_fleet
     from catchment.feeds.runs.workload import with_change
@@ -161,8 +162,10 @@ def devices(
     boot = boot_number(time.time_ns() // 1000)
     links = MqttDevices(open_broker(folder, mqtt, mqtt_user, mqtt_password_file, mqtt_ca))
     written = None if log is None else FleetLog(log)
-    configs = [DeviceConfig(name, boot, report_every_us=5_000_000) for name in mine]
-    fleet = Fleet(configs, links, world.program.functions, written.notice if written else None)
+    limits = world.retention.device
+    configs = [DeviceConfig(name, boot, report_every_us=5_000_000, limits=limits) for name in mine]
+    notify = written.notice if written else None
+    fleet = Fleet(configs, links, world.program.functions, notify, make_spool=lambda name: spool_for(limits))
     for name in mine:
         links.add(name, boot)
     begin_us = clock.now_us() if begin_at is None else round(begin_at * 1e6)
@@ -184,6 +187,7 @@ def devices(
             "devices": len(mine),
             "notices": len(fleet.notices),
             "dropped": sum(d.dropped for d in fleet.devices.values()),
+            "forgotten": fleet.forgotten,
             "missing": sum(r.missing for r in links.receivers.values()),
             "usage": usage(),
         },

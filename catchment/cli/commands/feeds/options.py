@@ -104,6 +104,6 @@ def cloud_for(workload: Workload, kind: CloudKind) -> Iterator[FeedCloud]:
         from catchment.spark.feeds.cloud import spark_cloud
 
         notes.print("starting Spark for the cloud ...")
-        rule = ReoptimizeRule(workload.costs)
+        rule = ReoptimizeRule(workload.costs, retention=workload.retention)
         with spark_cloud(workload.program, workload.read_reference(), workload.feed_rates, rule) as cloud:
             yield cloud
