@@ -19,7 +19,7 @@ help:
 	@echo "make demo         set up and run the demo: three sites, a real web log, and what goes wrong on a WAN: two minutes"
 	@echo "make quick        tests without a JVM and with few examples: after every change"
 	@echo "make test         every claim once, on real Spark, sockets and processes: before a commit"
-	@echo "make integration  tests with real brokers (MQTT, Kafka), PostgreSQL and a browser, where they are installed"
+	@echo "make integration  tests with real brokers (MQTT, Kafka), PostgreSQL, Node and a browser, where they are installed"
 	@echo "make soak         long campaigns: many kills, thousands of random examples"
 	@echo "make faults       real processes under faults until there are results of FAULTS=200, drawn from SEED=1; resumable"
 	@echo "make simulate     whole deployments simulated from SEEDS=10000 seeds: under faults, and late and shed; resumable"
