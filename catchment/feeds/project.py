@@ -42,6 +42,8 @@ MAX_ROWS = 5_000_000  # rows per file, which is held in memory
 RECORDING = "recording"  # streams are recorded in CSV files of the project
 NEARBY = "nearby"  # users, friends and positions are made by catchment
 
+RejectLine = Callable[[Path, int, FeedError], None]  # the file, the number of the line, and what is wrong
+
 _PARSE: dict[str, Callable[[str], Any]] = {
     "BIGINT": int,
     "INT": int,
@@ -70,11 +72,18 @@ _MQTT_OPTIONS = (
     Option("password_file", kinds.text("the path of a file, in which {client} stands for the name of the client")),
     Option("ca", kinds.text("the path of a file")),
 )
+_DEVICE_OPTIONS = (
+    Option("admit", kinds.text("'allow', 'deny', or a table and its column, such as 'users.user'"), "allow"),
+    Option("token_file", kinds.text("the path of a file, in which {device} stands for the name of the device")),
+    Option("max", kinds.integer(1, 10**7), 10_000),
+    Option("retire_after", kinds.duration(none=True, positive=True), None),
+)
 _SETTINGS = {
     "costs": _COST_OPTIONS,
     "world": _WORLD_OPTIONS,
     "retention": _RETENTION_OPTIONS,
     "mqtt": _MQTT_OPTIONS,
+    "devices": _DEVICE_OPTIONS,
 }
 
 
@@ -91,13 +100,22 @@ class FeedProject:
     def read_reference(self, devices: Iterable[str] | None = None) -> ReferenceData:
         """Read the reference tables as they are in the folder now; `devices`, when given, lists all that exist."""
         rows = {name: [row for _, row in read_rows(self.folder, t)] for name, t in self.program.tables.items()}
-        return ReferenceData(rows, None if devices is None else tuple(map(self._typed_device, devices)))
+        named = None if devices is None else tuple(typed_device(self.program, device) for device in devices)
+        return ReferenceData(rows, named)
 
-    def _typed_device(self, device: str) -> Any:
-        """Return a device's name as the type that its streams declare."""
-        stream = next(iter(self.program.streams.values()))
-        assert stream.device is not None
-        return _PARSE[stream.type_of(stream.device)](device)
+
+def typed_device(program: FeedProgram, device: str) -> Any:
+    """Return a device's name as the type that its streams declare."""
+    stream = next(iter(program.streams.values()))
+    assert stream.device is not None
+    kind = stream.type_of(stream.device)
+    try:
+        value = _PARSE[kind](device)
+    except (ValueError, KeyError):
+        value = None
+    if value is None or str(value) != device:
+        raise FeedError(f"found {device!r}; a device of this program is named by a {kind}")
+    return value
 
 
 def open_project(folder: Path, upload_cost: float | None = None, download_cost: float | None = None) -> FeedProject:
@@ -138,6 +156,11 @@ def read_broker(folder: Path, app: str = "catchment", **given: str | None) -> Mq
 
 def _in_folder(folder: Path, path: str | None) -> Path | None:
     return None if path is None else folder / path
+
+
+def read_device_settings(folder: Path) -> dict[str, Any]:
+    """Return the options of [devices], checked: which devices a cloud takes, and for how long."""
+    return _read_settings(folder)["devices"]
 
 
 def _read_settings(folder: Path) -> dict[str, dict[str, Any]]:
@@ -199,6 +222,14 @@ def table_files(folder: Path, program: FeedProgram) -> dict[Path, float]:
 
 def read_rows(folder: Path, declared: Declared, before: tuple[str, ...] = ()) -> Iterator[tuple[float | None, Row]]:
     """Yield the rows of a stream's or table's file, each with the number in the column before them, if there is one."""
+    for _, values in read_lines(folder, declared, before):
+        yield (values[0] if before else None), tuple(values[len(before) :])
+
+
+def read_lines(
+    folder: Path, declared: Declared, before: tuple[str, ...] = (), reject: RejectLine | None = None
+) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the number and the values of each line; with `reject`, a wrong line is given to it and left out."""
     path = folder / f"{declared.name}.csv"
     expected = [*before, *declared.column_names]
     if not path.is_file():
@@ -210,10 +241,16 @@ def read_rows(folder: Path, declared: Declared, before: tuple[str, ...] = ()) ->
             raise FeedError(f"found the header {','.join(header)}; expected {','.join(expected)}", where=str(path))
         kinds = ["DOUBLE" for _ in before] + [kind for _, kind in declared.columns]
         for number, cells in enumerate(reader, start=2):
-            values = _parse_cells(cells, kinds, f"{path}, line {number}")
             if number > MAX_ROWS:
                 raise FeedError(f"a file of over {MAX_ROWS} rows is refused", where=str(path))
-            yield (values[0] if before else None), tuple(values[len(before) :])
+            try:
+                values = _parse_cells(cells, kinds, f"{path}, line {number}")
+            except FeedError as error:
+                if reject is None:
+                    raise
+                reject(path, number, error)
+                continue
+            yield number, values
 
 
 def _read_lines(lines: Iterable[str], path: Path) -> Iterator[list[str]]:

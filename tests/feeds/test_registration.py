@@ -87,7 +87,7 @@ def test_a_device_of_another_version_is_refused_by_name_and_told_nothing_else() 
     (answer,) = cloud.receive("0", old)
     reason = "the device speaks version 1 of the protocol, this cloud version 2"
     assert answer == Deliver("0", Refused(3, reason))
-    assert cloud.controller.devices_heard == 0
+    assert not cloud.controller.registered
 
 
 def test_a_view_with_a_function_of_the_project_runs_only_where_that_function_is() -> None:

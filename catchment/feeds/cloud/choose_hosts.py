@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from catchment.feeds.cloud.routes import CLOUD, Hosts, Instance, routes_of, source_of
 from catchment.feeds.forms.physical_view import PhysicalView
+from catchment.feeds.language.template import stream_of
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.placement.costs import LinkCosts
 from catchment.feeds.placement.outcome import AT_CLOUD
@@ -22,6 +23,28 @@ from catchment.feeds.placement.views_over_views.hierarchy import VIEW, Hierarchy
 
 Rates = Mapping[str, float]
 Strategy = Callable[[ViewGraph, Rates, LinkCosts], dict[str, str]]
+
+
+PRIOR_PER_S = 1.0  # events per second of a feed of which nobody has reported or declared a rate
+
+
+def expected_rates(graph: ViewGraph, reported: Rates) -> dict[str, float]:
+    """Return the rates of all feeds: as reported, else the mean that was reported of their kind, else as declared."""
+    known: dict[str, list[float]] = {}
+    for feed in graph.feeds.values():
+        if feed.name in reported:
+            known.setdefault(feed.kind, []).append(reported[feed.name])
+    means = {kind: sum(rates) / len(rates) for kind, rates in known.items()}
+    unknown = {
+        feed.name: means[feed.kind] if feed.kind in means else _declared_rate(graph, feed.kind)
+        for feed in graph.feeds.values()
+        if feed.name not in reported
+    }
+    return {**reported, **unknown}
+
+
+def _declared_rate(graph: ViewGraph, kind: str) -> float:
+    return graph.program.streams[stream_of(kind)].rate or PRIOR_PER_S
 
 
 def all_at_cloud(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:

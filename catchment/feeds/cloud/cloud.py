@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from catchment.feeds.cloud.choose_hosts import place_one_by_one
+from catchment.feeds.cloud.choose_hosts import expected_rates, least_traffic, place_one_by_one
 from catchment.feeds.cloud.controller import FeedController
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import AbsorbingPlane, ControlledPlane, Deliver
 from catchment.feeds.cloud.routes import Hosts
 from catchment.feeds.language.reference import ReferenceData
-from catchment.feeds.language.view_graph import ViewGraph, generate_views
+from catchment.feeds.language.view_graph import RejectJoined, ViewGraph, generate_views
 from catchment.feeds.protocol.messages import FeedEvent, Upward
 
 
@@ -47,11 +47,14 @@ class FeedCloud(Protocol):
     def review(self, period_s: float) -> list[Deliver]:
         """Book the last period, and redeploy when the present placement has lost too much."""
 
-    def views_of(self, data: ReferenceData) -> ViewGraph:
-        """Generate the views that the program has over other reference data."""
+    def views_of(self, data: ReferenceData, reject: RejectJoined | None = None) -> ViewGraph:
+        """Generate the views that the program has over other reference data; with `reject`, without wrong rows."""
 
     def update(self, newer: ViewGraph) -> list[Deliver]:
-        """Follow a change of the reference data."""
+        """Follow a change of the reference data, or of the devices that are there."""
+
+    def retire(self, device: str) -> list[Deliver]:
+        """Forget a device that has left for good, and end the views that hold its data."""
 
 
 class CloudControl:
@@ -102,11 +105,29 @@ class CloudControl:
         return self.deploy(best)
 
     def update(self, newer: ViewGraph) -> list[Deliver]:
-        """Follow a change of the reference data: added views go where they add least; the others stay."""
+        """Follow a change of the reference data, or of the devices that are there."""
+        return self.controller.update(newer, self.hosts_for_added(newer))
+
+    def hosts_for_added(self, newer: ViewGraph) -> dict[str, str]:
+        """Say where the views of a newer graph that are not here yet are to be computed; the others stay.
+
+        They go where they add least; the first ones of all, and those of other strategies, go where the strategy says.
+        """
+        rates = expected_rates(newer, self.controller.rates)
         added = self.graph.delta_to(newer).added
         kept = {name: host for name, host in self.controller.current_hosts().items() if name in newer.views}
-        placed = place_one_by_one(newer, kept, added, self.controller.rates, self.rule.costs)
-        return self.controller.update(newer, self._fit(newer, {v.name: placed[v.name] for v in added}))
+        if kept and self.rule.strategy is least_traffic:
+            placed = place_one_by_one(newer, kept, added, rates, self.rule.costs)
+        else:
+            placed = self.rule.strategy(newer, rates, self.rule.costs)
+        return self._fit(newer, {view.name: placed[view.name] for view in added})
+
+    def retire(self, device: str) -> list[Deliver]:
+        """Forget a device that has left for good, and end the views that hold its data."""
+        others = {name for name in self.graph.devices if name != device}
+        told = self.update(self.graph.restricted_to(others))
+        self.controller.forget(device)
+        return [delivery for delivery in told if delivery.device != device]
 
 
 class Cloud(CloudControl):
@@ -135,6 +156,6 @@ class Cloud(CloudControl):
 
     drain = take
 
-    def views_of(self, data: ReferenceData) -> ViewGraph:
-        """Generate the views that the program has over other reference data."""
-        return generate_views(self.graph.program, data)
+    def views_of(self, data: ReferenceData, reject: RejectJoined | None = None) -> ViewGraph:
+        """Generate the views that the program has over other reference data; with `reject`, without wrong rows."""
+        return generate_views(self.graph.program, data, reject)

@@ -90,9 +90,9 @@ class FeedController:
         return dict(self.moves.table.uploads_of(device))
 
     @property
-    def devices_heard(self) -> int:
-        """How many devices have said hello."""
-        return len(self.instructions.boots)
+    def registered(self) -> Mapping[str, int]:
+        """The devices that have said hello, each with its boot."""
+        return self.instructions.boots
 
     # ---- what the driver calls
 
@@ -119,6 +119,14 @@ class FeedController:
         for view in delta.added:
             self.moves.open(view, None, hosts[view.name])
         return self._take()
+
+    def forget(self, device: str) -> None:
+        """Forget a device that has left for good; no view that holds its data is left."""
+        self.instructions.forget(device)
+        self.moves.forget_device(device)
+        self.functions_of.pop(device, None)
+        for kind in self.graph.program.pushed_columns:
+            self.rates.pop(f"{kind}@{device}", None)
 
     def restart(self) -> list[Deliver]:
         """Begin a new life with devices that may remember an earlier one: each is told to forget it."""
@@ -199,7 +207,9 @@ class FeedController:
         consumed = self.graph.program.consumed
         installed = self.locations.installed.get(device, ())
         computed = [name for name in installed if self.locations.views[name].template in consumed]
-        for feed in (*self.feeds_of.get(device, ()), *computed):
+        own = [f"{kind}@{device}" for kind in self.graph.program.pushed_columns]
+        born = [feed for feed in own if feed in counts or feed in self.graph.feeds]  # no view may read a feed yet
+        for feed in (*born, *computed):
             self.rates[feed] = counts.get(feed, 0) * 1e6 / message.period_us
 
     def _take(self) -> list[Deliver]:

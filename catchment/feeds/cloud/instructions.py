@@ -64,6 +64,13 @@ class InstructionQueue:
         self.boots[device] = boot
         return is_new
 
+    def forget(self, device: str) -> None:
+        """Forget a device that has left for good, and what it has yet to confirm."""
+        self.boots.pop(device, None)
+        self.queued.pop(device, None)
+        for token in [token for token, pending in self.pending.items() if pending.device == device]:
+            del self.pending[token]
+
     def tell_pending(self, device: str) -> None:
         """Tell a device again what it has yet to confirm."""
         for pending in [p for p in self.pending.values() if p.device == device]:

@@ -242,6 +242,16 @@ class ViewMoves:
         self.freed.update((*view.inputs, name))
         self._retry()
 
+    def forget_device(self, device: str) -> None:
+        """Forget a device that has left for good; no view that holds its data is left."""
+        self.marks = {asked: token for asked, token in self.marks.items() if asked[0] != device}
+        for name in [name for name, devices in self.locations.retired.items() if device in devices]:
+            self.locations.forget_retired(name, device)
+            self.freed.add(name)
+        for feed in list(self.table.uploads):
+            self.table.uploads[feed].pop(device, None)
+            self.table.forget(feed)
+
     def replace(self, view: PhysicalView) -> None:
         """Give a view other rows, at every host that has it."""
         self.locations.views[view.name] = view

@@ -11,12 +11,12 @@ views of the same graph; no view joins a feed with itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from catchment.errors import FeedError
-from catchment.feeds.forms.expression import Evaluate
+from catchment.feeds.forms.expression import Evaluate, Slots
 from catchment.feeds.forms.physical_view import PhysicalView, ViewRow, view_name
 from catchment.feeds.language.expressions import Layout, compile_sql
 from catchment.feeds.language.reference import AliasedTable, ReferenceData, Row, join, layout_of
@@ -30,6 +30,8 @@ from catchment.feeds.language.template import (
     TableUse,
     feed_kind,
 )
+
+RejectJoined = Callable[[FeedError, Sequence[tuple[str, Row]]], None]  # why; tables and rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,15 @@ class ViewGraph:
         """Return the devices whose data is in a feed or a view."""
         return self._origins[name]
 
+    def restricted_to(self, devices: Collection[str]) -> ViewGraph:
+        """Return the part of this graph whose data is all from these devices."""
+        feeds = {name: feed for name, feed in self.feeds.items() if feed.device in devices}
+        views: dict[str, PhysicalView] = {}
+        for name, view in self.views.items():
+            if all(i in feeds or i in views for i in view.inputs):
+                views[name] = view
+        return ViewGraph(self.program, feeds, views)
+
     def delta_to(self, newer: ViewGraph) -> ViewDelta:
         """Return the changes that lead from this graph to a newer one."""
         old = self.views
@@ -96,13 +107,17 @@ class ViewGraph:
         )
 
 
-def generate_views(program: FeedProgram, data: ReferenceData) -> ViewGraph:
-    """Return the physical views of a program over reference data."""
+def generate_views(program: FeedProgram, data: ReferenceData, reject: RejectJoined | None = None) -> ViewGraph:
+    """Return the physical views of a program over reference data.
+
+    A wrong row is an error; with `reject` only that row is left out, and `reject` is told why. A row that names a
+    device that is not among the known ones is then no mistake: the device may come later.
+    """
     feeds: dict[str, SourceFeed] = {}
     views: dict[str, PhysicalView] = {}
     relations: dict[str, AliasedTable] = {}
     for template in program.templates.values():
-        rows = list(_Generator(program, template, data, relations).rows())
+        rows = list(_Generator(program, template, data, relations, reject).rows())
         relations[template.name] = AliasedTable(template.name, _relation_columns(template), [r for _, r in rows])
         if not template.is_pair and template.name in program.consumed:
             continue  # unfolded into the views that read it
@@ -142,10 +157,12 @@ class _Generator:
         template: FeedTemplate,
         data: ReferenceData,
         lower: Mapping[str, AliasedTable],
+        reject: RejectJoined | None,
     ) -> None:
         self.program = program
         self.template = template
-        self.known = None if data.devices is None else {str(d) for d in data.devices}
+        self.reject = reject
+        self.known = None if data.devices is None or reject is not None else {str(d) for d in data.devices}
         self.relations = [self._relation(use, data, lower) for use in template.tables]
         layout = layout_of(self.relations)
         self.devices = [self._compile(i.device, layout) for i in template.inputs]
@@ -169,7 +186,8 @@ class _Generator:
                 params=tuple(slots[slot][at] for slot, at in self.params),
                 notified=str(self.notified(slots)),
             )
-            self._check(row)
+            if not self._is_sound(row, slots):
+                continue
             relation_row = (
                 *(o(slots) for o in self.static),
                 view_name(self.template.name, tuple(sorted(inputs))),
@@ -202,6 +220,17 @@ class _Generator:
         device = self._compile(item.device, layout)
         kind = feed_kind(item.source, item.where)
         return lambda slots: f"{kind}@{device(slots)}"
+
+    def _is_sound(self, row: ViewRow, slots: Slots) -> bool:
+        try:
+            self._check(row)
+        except FeedError as error:
+            if self.reject is None:
+                raise
+            tables = [u.table for u in self.template.tables]
+            self.reject(error, list(zip(tables, slots, strict=True)))
+            return False
+        return True
 
     def _check(self, row: ViewRow) -> None:
         where = f"view {self.template.name!r}"

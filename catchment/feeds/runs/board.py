@@ -85,7 +85,7 @@ class Board:
             "views_at_cloud": at_cloud,
             "views_on_devices": sum(hosts.values()),
             "devices_that_compute": len(hosts),
-            "devices_heard": controller.devices_heard,
+            "devices_heard": len(controller.registered),
             "moving": len(controller.moving),
             "moved": controller.counters.moves_done,
             "redeployments": self.redeployed,

@@ -1,17 +1,13 @@
-"""What the process of a feed cloud does beside serving: sample the traffic, log it, and follow the reference tables."""
+"""What the process of a feed cloud does beside serving: sample the traffic and log it."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TextIO
 
-from catchment.errors import FeedError
 from catchment.feeds.cloud.cloud import FeedCloud
-from catchment.feeds.cloud.router import Deliver
-from catchment.feeds.project import table_files
 from catchment.feeds.protocol.mqtt import MqttCloud
 from catchment.feeds.runs.board import Board
 from catchment.feeds.runs.traffic import message_sizes
@@ -27,25 +23,20 @@ class CloudWatch:
 
     def __init__(
         self,
-        folder: Path,
         workload: Workload,
         cloud: FeedCloud,
         links: MqttCloud,
         strategy: str,
         *,
-        say: Callable[[str], None],
         usage: Usage,
         log: TextIO | None = None,
     ) -> None:
-        self.folder = folder
         self.workload = workload
         self.cloud = cloud
         self.links = links
-        self.say = say
         self.usage = usage
         self.log = log
         self.began_s = time.monotonic()
-        self.tables_written = table_files(folder, workload.program)
         self.hosts: dict[str, str] = {}
         sizes = message_sizes(cloud.graph, workload, time.time_ns() // 1000, links.boot)
         self.board = Board(strategy, cloud.controller, links.traffic, workload.costs, sizes)
@@ -61,21 +52,6 @@ class CloudWatch:
         if self.log is not None:
             self._write_log(self.log)
         return self.board.snapshot()
-
-    def follow_tables(self) -> list[Deliver]:
-        """Bring the views to what the reference tables say now; a mistake in them changes nothing."""
-        written = table_files(self.folder, self.workload.program)
-        if written == self.tables_written:
-            return []
-        self.tables_written = written
-        try:
-            newer = self.cloud.views_of(self.workload.read_reference())
-        except FeedError as error:
-            self.say(f"the reference data is not followed: {error}")
-            return []
-        delta = self.cloud.graph.delta_to(newer)
-        self.say(f"reference data: {len(delta.added)} views come, {len(delta.removed)} go")
-        return self.cloud.update(newer)
 
     def report(self) -> dict[str, Any]:
         """Return the final report."""

@@ -134,6 +134,7 @@ class LocalRun:
             heapq.heappop(self.scheduled).act(self)
 
     def _produce(self, record: DeviceRecord) -> None:
-        if self.produced is not None:
-            self.produced.append(replace(record, boot=self.fleet.devices[record.device].config.boot))
+        device = self.fleet.devices[record.device]
+        if self.produced is not None and device.publisher is not None:  # without a program it records nothing
+            self.produced.append(replace(record, boot=device.config.boot))
         self.fleet.produce(record)

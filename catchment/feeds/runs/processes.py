@@ -20,6 +20,7 @@ from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.protocol.messages import Notice
 from catchment.feeds.protocol.mqtt import MqttCloud, MqttDevices, reach_broker
 from catchment.feeds.runs.local_run import TICK_US
+from catchment.feeds.runs.registrar import Registrar
 from catchment.timeline import Clock
 
 POLL_S = 0.02  # how long a poll waits for messages
@@ -46,10 +47,11 @@ class Every:
 def serve_cloud(
     cloud: FeedCloud,
     links: MqttCloud,
+    registrar: Registrar,
     first: Iterable[Deliver],
     goes_on: Callable[[], bool],
     *,
-    each_second: Callable[[], Iterable[Deliver]],
+    each_second: Callable[[], None],
     review_every_s: float | None = 5.0,
 ) -> None:
     """Answer devices until told to end; `first` is sent once the cloud can be heard."""
@@ -60,24 +62,27 @@ def serve_cloud(
     review = Every(review_every_s or 1e9)
     while goes_on():
         links.poll(POLL_S)
-        receive_all(cloud, links)
+        receive_all(cloud, links, registrar)
         if take.elapsed_s():
             send_all(links, cloud.take())
         if second.elapsed_s():
-            send_all(links, each_second())
+            each_second()
+            send_all(links, registrar.follow(time.time_ns() // 1000))
         if period_s := review.elapsed_s():
             send_all(links, cloud.review(period_s))
-    receive_all(cloud, links)
+    receive_all(cloud, links, registrar)
     send_all(links, cloud.drain())
     _let_go(links)
 
 
-def receive_all(cloud: FeedCloud, links: MqttCloud) -> None:
-    """Hand over what has arrived."""
+def receive_all(cloud: FeedCloud, links: MqttCloud, registrar: Registrar) -> None:
+    """Hand over what has arrived of devices that are taken."""
+    now_us = time.time_ns() // 1000
     for name in list(links.busy_up):
         message = links.next_up(name)
         if message is not None:
-            send_all(links, cloud.receive(name, message))
+            told = registrar.refuse(name, message, now_us)
+            send_all(links, cloud.receive(name, message) if told is None else told)
 
 
 def send_all(links: MqttCloud, deliveries: Iterable[Deliver]) -> None:

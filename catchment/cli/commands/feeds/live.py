@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -22,11 +22,13 @@ from catchment.cli.commands.feeds.options import (
     FeedProject,
     Page,
     Seed,
+    StateFolder,
     StrategyChoice,
     Unit,
     Users,
-    cloud_for,
+    cloud_without_views,
     open_broker,
+    state_folder,
 )
 from catchment.cli.commands.feeds.page import open_page, page_data
 from catchment.cli.commands.feeds.tables import follow_runs
@@ -35,16 +37,21 @@ from catchment.cli.process_usage import usage
 from catchment.cli.project_folder import FolderWord, project_folder
 from catchment.errors import FeedError
 
-if TYPE_CHECKING:
-    from catchment.feeds.cloud.router import Deliver
-
 _CLOUD_EPILOG = """Examples:
 
 catchment feeds cloud -p examples/nearby_friends --mqtt 127.0.0.1:1883 --page 8765
 
 catchment feeds cloud -p my-feeds --mqtt mqtts://broker:8883 --cloud spark --seconds 600 --json
 
-It ends after --seconds or when interrupted. Changes to the CSV file of a reference table take effect at once."""
+It ends after --seconds or when interrupted. Changes to the CSV file of a reference table take effect at once; a wrong
+row is set aside alone, in state/cloud/quarantine.jsonl."""
+
+_RETIRE_EPILOG = """Examples:
+
+catchment feeds retire 17 -p my-feeds
+
+The cloud does it within a second, or when it starts. A device that is retired and says hello again is registered anew,
+unless [devices] in feeds.toml no longer admits it."""
 
 _DEVICES_EPILOG = """Examples:
 
@@ -62,6 +69,7 @@ def register(feeds: typer.Typer) -> None:
     """Add the commands."""
     feeds.command("cloud", epilog=_CLOUD_EPILOG)(cloud)
     feeds.command("devices", epilog=_DEVICES_EPILOG)(devices)
+    feeds.command("retire", epilog=_RETIRE_EPILOG)(retire)
 
 
 def cloud(
@@ -78,18 +86,23 @@ def cloud(
     cloud: CloudOption = CloudKind.LOCAL,
     page: Page = None,
     log: Annotated[Path | None, typer.Option(help="Append traffic and placement to this file, as JSON lines.")] = None,
+    state: StateFolder = None,
     users: Users = None,
     rate_unit: Unit = None,
     seed: Seed = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run the cloud of a live deployment: place views, route feeds and compute the cloud's views."""
-    from catchment.feeds.cloud.choose_hosts import STRATEGIES
+    """Run the cloud of a live deployment: place views, route feeds and compute the cloud's views.
+
+    It starts from the program and the reference tables. Devices register themselves; [devices] in feeds.toml says which
+    are admitted. A view begins when all its devices are there.
+    """
     from catchment.feeds.device.device import boot_number
     from catchment.feeds.protocol.mqtt import MqttCloud
     from catchment.feeds.runs.cloud_watch import CloudWatch
     from catchment.feeds.runs.processes import serve_cloud
     from catchment.serve.feed_workload import load_workload
+    from catchment.serve.feeds_cloud import open_registrar
 
     if strategy is StrategyChoice.BOTH:
         raise FeedError("one cloud follows one strategy", hint="give --strategy ours or --strategy cloud")
@@ -97,15 +110,16 @@ def cloud(
     broker = open_broker(folder, mqtt, mqtt_user, mqtt_password_file, mqtt_ca)
     world = load_workload(folder, users, seed, rate_unit, needs_records=False)
     with ExitStack() as stack:
-        served = stack.enter_context(cloud_for(world, cloud))
+        served = stack.enter_context(cloud_without_views(world, cloud, strategy.value))
+        registrar = open_registrar(folder, state_folder(folder, state), world, served, _say)
         links = MqttCloud(broker, boot_number(time.time_ns() // 1000))
         stack.callback(links.close)
         written = None if log is None else stack.enter_context(log.open("a", buffering=1, encoding="utf-8"))
-        watch = CloudWatch(folder, world, served, links, strategy.value, say=_say, usage=usage, log=written)
+        watch = CloudWatch(world, served, links, strategy.value, usage=usage, log=written)
         show = stack.enter_context(follow_runs(as_json))
         live_page = open_page(page, stack)
 
-        def each_second() -> list[Deliver]:
+        def each_second() -> None:
             snapshot = watch.sample()
             show([snapshot], watch.second, None)
             if live_page is not None:
@@ -113,15 +127,28 @@ def cloud(
                 live_page.show(
                     page_data(folder, world, served.graph, [snapshot], transport=transport, cloud=cloud.value)
                 )
-            return watch.follow_tables()
 
-        hosts = STRATEGIES[strategy.value](served.graph, world.feed_rates, world.costs)
-        first = [*served.controller.restart(), *served.deploy(hosts)]
+        first = [*registrar.follow(time.time_ns() // 1000), *registrar.restart()]
+        if registrar.declared is not None:
+            world.retention.check(registrar.declared, served.controller.rates)
         every = 5.0 if strategy is StrategyChoice.OURS else None
         goes_on = keep_running_until(seconds)
-        serve_cloud(served, links, first, goes_on, each_second=each_second, review_every_s=every)
-        answer = watch.report()
+        serve_cloud(served, links, registrar, first, goes_on, each_second=each_second, review_every_s=every)
+        answer = watch.report() | {"devices": len(registrar.registered), "devices_refused": registrar.gate.refused}
     emit(answer, as_json, _render_cloud)
+
+
+def retire(
+    device: Annotated[str, typer.Argument(help="The name of a device that has left for good.", show_default=False)],
+    folder: FolderWord = None,
+    project: FeedProject = None,
+    state: StateFolder = None,
+) -> None:
+    """Retire a device: its views end, and the cloud frees what it held for it."""
+    from catchment.feeds.runs.registrar import ask_to_retire
+
+    ask_to_retire(state_folder(project_folder(folder, project), state), device)
+    _say(f"asked the cloud to retire {device}")
 
 
 def devices(

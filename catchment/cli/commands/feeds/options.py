@@ -64,9 +64,17 @@ BrokerPassword = Annotated[
 BrokerAuthority = Annotated[
     str | None, typer.Option("--mqtt-ca", help="Who signed the broker's certificate; by default who the system trusts.")
 ]
+StateFolder = Annotated[
+    Path | None, typer.Option("--state", help="Where the cloud keeps its state; by default state/cloud of the project.")
+]
 Page = Annotated[
     int | None, typer.Option(help="Serve a live page on this port of the loopback address; 0 takes any free port.")
 ]
+
+
+def state_folder(project: Path, given: Path | None) -> Path:
+    """Return where the cloud of a project keeps its state."""
+    return given or project / "state" / "cloud"
 
 
 def open_broker(
@@ -90,6 +98,30 @@ def open_broker(
 
 def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).absolute())
+
+
+@contextmanager
+def cloud_without_views(workload: Workload, kind: CloudKind, strategy: str) -> Iterator[FeedCloud]:
+    """Give a cloud that has no views yet: those of devices begin when they register."""
+    from catchment.feeds.cloud.choose_hosts import STRATEGIES
+    from catchment.feeds.cloud.cloud import Cloud
+    from catchment.feeds.cloud.reoptimize import ReoptimizeRule
+    from catchment.feeds.cloud.router import Router
+    from catchment.feeds.device.spool import spool_for
+    from catchment.feeds.language.evaluate import compile_feeds
+    from catchment.feeds.language.view_graph import ViewGraph
+
+    rule = ReoptimizeRule(workload.costs, strategy=STRATEGIES[strategy], retention=workload.retention)
+    if kind is CloudKind.LOCAL:
+        limits = workload.retention.cloud
+        router = Router(compile_feeds(workload.program), limits, spool_for(limits))
+        yield Cloud(ViewGraph(workload.program, {}, {}), router, workload.feed_rates, rule)
+    else:
+        from catchment.spark.feeds.cloud import spark_cloud
+
+        notes.print("starting Spark for the cloud ...")
+        with spark_cloud(workload.program, None, workload.feed_rates, rule) as cloud:
+            yield cloud
 
 
 @contextmanager

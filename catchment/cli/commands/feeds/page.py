@@ -44,7 +44,7 @@ def page_data(
     return {
         "title": str(folder),
         "data": workload.source,
-        "devices": len(workload.rates),
+        "devices": max([len(workload.rates), *(run["devices_heard"] for run in snapshots)]),
         "views": len(graph.views),
         "transport": transport,
         "cloud": cloud,

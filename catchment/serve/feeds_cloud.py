@@ -1,0 +1,51 @@
+"""What a live cloud of feeds is made of: its settings, its reference data, and who may register."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from catchment.errors import FeedError
+from catchment.feeds.cloud.admission import AdmissionRule, DeviceGate, TokenOf
+from catchment.feeds.cloud.cloud import FeedCloud
+from catchment.feeds.project import read_device_settings
+from catchment.feeds.runs.reference_tables import MadeReference, ReferenceSource, ReferenceTables
+from catchment.feeds.runs.registrar import Registrar
+from catchment.feeds.runs.workload import Recording, Workload
+from catchment.keys.private_files import read_secret
+
+_FILE_NAME = re.compile(r"[^/\\\x00.][^/\\\x00]{0,63}")  # a device's name as part of a path
+
+
+def open_registrar(
+    folder: Path, state: Path, workload: Workload, cloud: FeedCloud, say: Callable[[str], None] = lambda text: None
+) -> Registrar:
+    """Return who takes devices in for a cloud, by the settings of a project."""
+    settings = read_device_settings(folder)
+    rule = AdmissionRule(settings["admit"], settings["max"], settings["retire_after"])
+    gate = DeviceGate(workload.program, rule, tokens_in(folder, settings["token_file"]))
+    source: ReferenceSource
+    if isinstance(workload, Recording):
+        source = ReferenceTables(folder, workload.program)
+    else:
+        source = MadeReference(workload.read_reference())
+    return Registrar(cloud, gate, source, state, say, now_us=time.time_ns() // 1000)
+
+
+def tokens_in(folder: Path, pattern: str | None) -> TokenOf:
+    """Return how the token of a device is found: in a file of its own, which only its owner may read."""
+    if pattern is None:
+        return lambda device: None
+    if "{device}" not in pattern:
+        hint = "such as 'tokens/{device}': one file per device"
+        raise FeedError(f"token_file is {pattern!r} in [devices]; expected {{device}} in it", hint=hint)
+
+    def token_of(device: str) -> str | None:
+        if not _FILE_NAME.fullmatch(device):
+            raise FeedError(f"a device with a token cannot be called {device!r}")
+        path = folder / pattern.replace("{device}", device)
+        return read_secret(path, "the token").decode().strip() if path.exists() else None
+
+    return token_of
