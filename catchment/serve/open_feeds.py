@@ -18,10 +18,13 @@ from catchment.feeds.cloud.router import Router
 from catchment.feeds.cloud.routes import CLOUD, predict
 from catchment.feeds.device.spool import spool_for
 from catchment.feeds.language.evaluate import compile_feeds
+from catchment.feeds.language.template import FeedTemplate
+from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.messages import Notice
 from catchment.feeds.runs.measured_run import FeedRun, RunOptions, play_side_by_side
 from catchment.feeds.runs.workload import Workload
 from catchment.serve.feed_workload import graph_of, load_workload
+from catchment.units import format_duration
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +62,17 @@ def explain_workload(workload: Workload) -> dict[str, Any]:
         "feeds": len(graph.feeds),
         "views": len(graph.views),
         "strategies": strategies,
+        "feed_views": [_explain_template(t, graph) for t in workload.program.templates.values()],
+    }
+
+
+def _explain_template(template: FeedTemplate, graph: ViewGraph) -> dict[str, Any]:
+    """Say what one feed view joins, for how long its events live, and how many views it makes."""
+    return {
+        "name": template.name,
+        "inputs": {i.alias: f"{i.source} for {format_duration(i.lifetime_us)}" for i in template.inputs},
+        "notifies": template.name not in graph.program.consumed,
+        "views": sum(view.template == template.name for view in graph.views.values()),
     }
 
 

@@ -90,6 +90,9 @@ def test_the_explain_command_says_who_would_compute_what() -> None:
     dear = json.loads(call("feeds", "explain", EXAMPLE, "--users", 40, "--download-cost", 50, "--json"))
     assert dear["strategies"]["ours"]["views_on_devices"] < ours["views_on_devices"]
     assert "at cloud" in call("feeds", "explain", EXAMPLE, "--users", 40)
+    (view,) = answer["feed_views"]
+    assert view["views"] == answer["views"]
+    assert view["notifies"]
 
 
 @pytest.mark.parametrize(

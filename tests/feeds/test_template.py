@@ -160,13 +160,6 @@ def test_a_cycle_of_views_is_refused_and_named() -> None:
         read_program(DECLARED + cycle)
 
 
-def test_three_streams_in_one_view_are_refused_with_a_hint() -> None:
-    three = """CREATE FEED VIEW v AS SELECT a.user FROM location a JOIN friends f ON a.user = f.user
-      JOIN location b ON f.friend = b.user JOIN status c ON f.friend = c.user;"""
-    with pytest.raises(FeedError, match="3 device streams"):
-        read_program(DECLARED + three)
-
-
 def test_a_registered_function_is_known_to_templates_and_is_not_called_with_null() -> None:
     calls: list[float] = []
     functions = with_functions(FeedFunction("twice", 1, lambda x: calls.append(x) or 2 * x))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from catchment.errors import FeedError
 from catchment.feeds.cloud.routes import CLOUD
 from catchment.feeds.device.device import DeviceConfig
 from catchment.feeds.device.fleet import Fleet
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEVICES = 6
-EVERY = NEARBY.replace("VIEW nearby WITH (", "VIEW around WITH (notify_every = '4 seconds', ")
+EVERY = NEARBY.replace(
+    "VIEW nearby WITH (lifetime = '3 seconds'",
+    "VIEW around WITH (notify_every = '4 seconds', lifetime = 'a: 5 seconds, b: 1 second'",
+)
+TRIO = """
+CREATE FEED VIEW trio WITH (lifetime = 'a: 2 seconds, b: 1 second, s: 3 seconds') AS SELECT a.user, b.user AS friend
+FROM location a JOIN friends f ON a.user = f.user JOIN location b ON f.friend = b.user JOIN status s ON s.user = b.user
+WHERE s.free AND distance(a.lat, a.lon, b.lat, b.lon) < f.radius;
+"""
 
 
 @pytest.mark.spark
@@ -31,7 +40,7 @@ def test_a_cloud_on_spark_notifies_like_the_naive_recomputation_while_views_move
     from catchment.spark.feeds.cloud import SparkCloud
 
     rng = random.Random(21)
-    graph = graph_of(DECLARED + LAYERED + EVERY, random_friends(rng, DEVICES, 9))
+    graph = graph_of(DECLARED + LAYERED + EVERY + TRIO, random_friends(rng, DEVICES, 9))
     cloud = SparkCloud(spark, graph, tmp_path / "cloud")
     cloud.start(trigger_ms=50)
     bus = Bus()
@@ -63,7 +72,7 @@ def test_a_cloud_on_spark_notifies_like_the_naive_recomputation_while_views_move
     cloud.stop()
     found = {n.identity for n in fleet.notices}
     expected = naive_notices(graph, run.produced)
-    assert {n[0].split("(")[0] for n in expected} == {"meet", "around"}
+    assert {n[0].split("(")[0] for n in expected} == {"meet", "around", "trio"}
     assert found == expected
     assert not cloud.controller.moving
     assert sum(cloud.plane.matched.values()) > 0
@@ -99,3 +108,13 @@ def test_files_that_nothing_can_meet_any_more_are_deleted(spark: SparkSession, t
     assert len(list(cloud.landing.events_folder.glob("*.parquet"))) == 2
     cloud.stop()
     assert not (tmp_path / "cloud").exists()
+
+
+@pytest.mark.spark
+def test_a_lifetime_that_a_cloud_on_spark_does_not_keep_is_refused_with_the_cloud_that_does() -> None:
+    from catchment.spark.feeds.cloud import check_lifetimes
+
+    check_lifetimes(graph_of(DECLARED + NEARBY.replace("3 seconds", "a: 1 hour, b: 1 second"), []).program)
+    with pytest.raises(FeedError, match="view 'nearby'") as caught:
+        check_lifetimes(graph_of(DECLARED + NEARBY.replace("3 seconds", "7 days"), []).program)
+    assert "--cloud local" in str(caught.value)

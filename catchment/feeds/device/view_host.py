@@ -122,7 +122,8 @@ class ViewHost:
             if event.rank >= row.shares[role]:
                 continue
             for met in _meetings(row, role, event, partners, installed.lifetimes_us):
-                values = installed.compiled.evaluate(row, *(e.values for e in met))
+                times_us = tuple(e.at_us for e in met)
+                values = installed.compiled.evaluate(row, [e.values for e in met], times_us)
                 if values is not None:
                     yield _match(installed.view, ordinal, met, values)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,16 +18,16 @@ Values = tuple[Any, ...]
 
 
 class CompiledView:
-    """The match and the outputs of one view as closures over (values of each input, parameters, devices)."""
+    """The match and the outputs of one view as closures over (values of each input, parameters, devices, times)."""
 
     def __init__(self, form: ViewForm, functions: Functions) -> None:
         self.form = form
         self.match = compile_tree(form.match, functions)
         self.outputs = [compile_tree(tree, functions) for _, tree in form.outputs]
 
-    def evaluate(self, row: ViewRow, *values: Values) -> Values | None:
-        """Return the output row of events with these values, or None when they do not match."""
-        slots = (*values, row.params, row.devices)
+    def evaluate(self, row: ViewRow, values: Sequence[Values], times_us: Values) -> Values | None:
+        """Return the output row of events with these values and times, or None when they do not match."""
+        slots = (*values, row.params, row.devices, times_us)
         if self.match(slots) is not True:
             return None
         return tuple(_finite(output(slots)) for output in self.outputs)

@@ -73,7 +73,8 @@ class FeedForm:
 
 @dataclass(frozen=True)
 class ViewForm:
-    """How a view is computed; a tree of it reads the values of each input, then the parameters, then the devices.
+    """How a view is computed; a tree of it reads the values of each input, then the parameters, the devices
+    and the times of the events.
 
     An event of an input meets later events of the other input up to its lifetime.
     """
@@ -136,7 +137,7 @@ class ProgramForm:
             unknown = [i for i in view.inputs if i not in widths]
             if unknown:
                 raise FeedError(f"view {view.name!r} reads {unknown[0]!r}, which is not in the program")
-            slots = (*(widths[i] for i in view.inputs), None, len(view.inputs))
+            slots = (*(widths[i] for i in view.inputs), None, len(view.inputs), len(view.inputs))
             for tree in (view.match, *(t for _, t in view.outputs)):
                 _check_places(tree, slots, f"view {view.name!r}")
 

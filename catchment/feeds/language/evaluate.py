@@ -11,7 +11,7 @@ from catchment.feeds.language.expressions import Layout, sql_to_tree
 from catchment.feeds.language.functions import Functions
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.statements import Declared
-from catchment.feeds.language.template import FeedProgram, FeedTemplate, feed_kind, stream_of
+from catchment.feeds.language.template import EVENT_TIME, FeedProgram, FeedTemplate, feed_kind, stream_of
 
 
 def form_of(program: FeedProgram) -> ProgramForm:
@@ -59,13 +59,15 @@ def _view_form(template: FeedTemplate, program: FeedProgram) -> ViewForm:
 
 
 def _layout(template: FeedTemplate, program: FeedProgram) -> Layout:
-    """Return where a view finds each column: the values of its inputs, then parameters, then devices."""
+    """Return where a view finds each column: the values of its inputs, then parameters, devices, and times."""
     layout: dict[str, tuple[int, int]] = {}
     params = len(template.inputs)
     devices = len(template.inputs) + 1
+    times = len(template.inputs) + 2
     for slot, item in enumerate(template.inputs):
         columns = program.columns_of(item.source, item.where)
         layout.update((f"{item.alias}.{c}", (slot, at)) for at, c in enumerate(columns))
+        layout[f"{item.alias}.{EVENT_TIME}"] = (times, slot)
         if item.is_stream:
             layout[f"{item.alias}.{program.streams[item.source].device}"] = (devices, slot)
     layout.update((name, (params, at)) for at, name in enumerate(template.params))

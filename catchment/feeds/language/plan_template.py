@@ -43,10 +43,10 @@ _REFUSED = ("group", "having", "order", "limit", "distinct", "qualify", "windows
 def plan_template(view: ViewStatement, catalog: FeedCatalog) -> FeedTemplate:
     """Return the normal form of one view."""
     scope = FeedScope(view, catalog)
-    _refuse_clauses(scope)
-    joined = _read_from(scope)
+    refuse_clauses(scope)
+    joined = read_from(scope)
     written = [*joined, *conjuncts(getattr(view.select.args.get("where"), "this", None))]
-    outputs = _read_outputs(scope)
+    outputs = read_outputs(scope)
     _check_functions(scope, [*written, *outputs.values()])
     scope.conditions += [scope.resolve(condition) for condition in written]
     resolved = {name: scope.resolve(expression) for name, expression in outputs.items()}
@@ -57,7 +57,8 @@ def plan_template(view: ViewStatement, catalog: FeedCatalog) -> FeedTemplate:
 # ---- reading what was written
 
 
-def _refuse_clauses(scope: FeedScope) -> None:
+def refuse_clauses(scope: FeedScope) -> None:
+    """Refuse what a feed view cannot have."""
     select = scope.view.select
     for clause in _REFUSED:
         if select.args.get(clause):
@@ -68,7 +69,7 @@ def _refuse_clauses(scope: FeedScope) -> None:
             )
 
 
-def _read_from(scope: FeedScope) -> list[exp.Expr]:
+def read_from(scope: FeedScope) -> list[exp.Expr]:
     """Add the sources to the scope, and return the terms of their ON conditions."""
     select = scope.view.select
     if select.args.get("from_") is None:
@@ -83,7 +84,8 @@ def _read_from(scope: FeedScope) -> list[exp.Expr]:
     return terms
 
 
-def _read_outputs(scope: FeedScope) -> dict[str, exp.Expr]:
+def read_outputs(scope: FeedScope) -> dict[str, exp.Expr]:
+    """Return the expressions of SELECT by their names."""
     outputs: dict[str, exp.Expr] = {}
     for item in scope.view.select.expressions:
         name = item.alias_or_name.lower()

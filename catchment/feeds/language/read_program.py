@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from catchment.errors import FeedError
 from catchment.feeds.language.functions import BUILT_IN, Functions
+from catchment.feeds.language.many_inputs import split_inputs
 from catchment.feeds.language.plan_template import plan_template
 from catchment.feeds.language.statements import Declared, Statement, ViewStatement, read_statements
 from catchment.feeds.language.template import DEVICES, FeedProgram
@@ -31,10 +32,13 @@ def read_program(text: str, functions: Functions = BUILT_IN, file: str = "<progr
         views=frozenset(views),
         functions=functions,
     )
+    consumed = {name for view in views.values() for name in _reads(view) & set(views)}
     for name in _inputs_first(views):
-        catalog.templates[name] = plan_template(views[name], catalog)
-    consumed = frozenset(name for view in views.values() for name in _reads(view) & set(views))
-    return FeedProgram(text, catalog.streams, catalog.tables, catalog.templates, consumed, functions)
+        chain = split_inputs(views[name], catalog)
+        for part in chain:
+            catalog.templates[part.name] = plan_template(part, catalog)
+        consumed.update(part.name for part in chain[:-1])
+    return FeedProgram(text, catalog.streams, catalog.tables, catalog.templates, frozenset(consumed), functions)
 
 
 def _refuse_taken_names(statements: list[Statement]) -> None:

@@ -1,7 +1,8 @@
 """Feed templates: what a logical feed view says, before there are users (Chandramouli et al., VLDB'13, 2.1).
 
-A template joins at most two *inputs*, each the stream of a device or the output of another two-input view,
-with reference tables that say which devices meet. It is kept in a normal form of SQL texts:
+A template joins at most two *inputs*, each the stream of a device or the output of another two-input view, with
+reference tables that say which devices meet; `many_inputs.py` makes chains of them. It is kept in a normal form of
+SQL texts:
 
 - `static`: conditions over reference tables alone; together with the tables they generate the physical views;
 - `device` of an input: an expression over the tables that names the device;
@@ -31,6 +32,7 @@ from catchment.feeds.language.statements import Declared
 
 DEVICES = "devices"  # the implicit table of all known devices, with one column of the same name
 FEED_COLUMN = "__feed"  # in the relation of a view: the name of its physical view
+EVENT_TIME = "__at_us"  # a column of every input: the time of its event
 NOTIFIED_COLUMN = "__notified"  # in the relation of a view: the device that it notifies
 
 
@@ -95,14 +97,10 @@ class FeedTemplate:
     def __post_init__(self) -> None:
         where = f"{self.where}, view {self.name!r}"
         if not 1 <= len(self.inputs) <= 2:
-            raise FeedError(
-                f"found {len(self.inputs)} device streams; possible: 1 or 2",
-                where=where,
-                hint="join two in one view, and that view with the third in another",
-            )
+            raise FeedError(f"found {len(self.inputs)} inputs; a view has at least 1", where=where)
         shortest_us = min(i.lifetime_us for i in self.inputs)
-        if shortest_us < 0 or self.lifetime_us <= 0 or (self.notify_every_us or 1) <= 0:
-            raise FeedError("lifetime and notify_every must be positive durations", where=where)
+        if shortest_us < 0 or (self.notify_every_us or 1) <= 0:
+            raise FeedError("a lifetime is negative, or notify_every is not positive", where=where)
         names = [o.name for o in self.outputs]
         if len(set(names)) != len(names):
             raise FeedError(f"two output columns have one name: {names}", where=where, hint="use AS")

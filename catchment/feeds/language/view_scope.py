@@ -14,7 +14,7 @@ from sqlglot import exp
 from catchment.errors import FeedError
 from catchment.feeds.language.functions import Functions
 from catchment.feeds.language.statements import Declared, ViewStatement
-from catchment.feeds.language.template import DEVICES, FeedTemplate
+from catchment.feeds.language.template import DEVICES, EVENT_TIME, FeedTemplate
 from catchment.query.sql.dialect import conjuncts, read_expression, show
 
 SAMPLE = "sample"  # sample(alias, share) is a sampling filter, not a function
@@ -123,17 +123,23 @@ class FeedScope:
         self.unfolded[alias] = {o.name: rename(o.sql) for o in template.outputs}
 
     def resolve(self, node: exp.Expr) -> exp.Expr:
+        """Return an expression over columns of sources; those of unfolded views are replaced by what defines them."""
+        return self._define(self.qualify(node))
+
+    def qualify(self, node: exp.Expr) -> exp.Expr:
         """Return the same expression with every column as alias.column of a source, each checked to exist."""
 
         def resolve(part: exp.Expr) -> exp.Expr:
             names_an_alias = is_sample(part.parent) and part.index == 0
             return self._resolve_column(part) if isinstance(part, exp.Column) and not names_an_alias else part
 
-        return self._define(node.copy().transform(resolve, copy=False))
+        return node.copy().transform(resolve, copy=False)
 
     def _resolve_column(self, column: exp.Column) -> exp.Column:
         name = column.name.lower()
         alias = column.table.lower()
+        if name == EVENT_TIME and alias in self.sources and self.sources[alias].is_input:
+            return make_column(alias, name)
         if alias and alias not in self.sources:
             raise self.error(f"found the alias {alias!r}; possible: {', '.join(self.sources)}", column)
         owners = [s.alias for s in self.sources.values() if name in self._columns_of(s) and alias in ("", s.alias)]

@@ -17,7 +17,7 @@ from sqlglot import exp
 from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.language.expressions import column_name
-from catchment.feeds.language.template import FeedProgram, FeedTemplate, feed_kind, stream_of
+from catchment.feeds.language.template import EVENT_TIME, FeedProgram, FeedTemplate, feed_kind, stream_of
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.sampling import rank_of
 from catchment.query.sql.dialect import read_expression
@@ -163,6 +163,8 @@ class _Oracle:
             known = {**devices, **params}
             if isinstance(node, exp.Column) and column_name(node) in known:
                 return exp.column(known[column_name(node)], table="v")
+            if isinstance(node, exp.Column) and node.name == EVENT_TIME:
+                return exp.column("at_us", table=node.table)
             return node
 
         return read_expression(sql).transform(place).sql(dialect="sqlite")

@@ -20,7 +20,7 @@ from sqlglot import exp
 from catchment.feeds.cloud.landing import ARROW_TYPES, EVENT_TYPES
 from catchment.feeds.forms.physical_view import PhysicalView, ViewRow
 from catchment.feeds.language.expressions import column_name, to_spark
-from catchment.feeds.language.template import FeedInput, FeedProgram, FeedTemplate
+from catchment.feeds.language.template import EVENT_TIME, FeedInput, FeedProgram, FeedTemplate
 from catchment.feeds.protocol.sampling import MATCH_RANK_SQL
 from catchment.query.sql.dialect import read_expression
 
@@ -172,18 +172,21 @@ class FeedJoins:
 
     def _input_places(self, item: FeedInput, role: int) -> dict[str, str]:
         columns = self.program.columns_of(item.source, item.where)
+        time = {f"{item.alias}.{EVENT_TIME}": f"{item.alias}.at_us"}
         if not item.is_stream:
             types = self.types[item.source]
-            return {
+            places = {
                 f"{item.alias}.{c}": f"try_cast(get({item.alias}.v, {n}) AS {types[n]})" for n, c in enumerate(columns)
             }
+            return {**places, **time}
         stream = self.program.streams[item.source]
         assert stream.device is not None
         places = {
             f"{item.alias}.{c}": f"try_cast(get({item.alias}.v, {n}) AS {stream.type_of(c)})"
             for n, c in enumerate(columns)
         }
-        return {**places, f"{item.alias}.{stream.device}": f"try_cast(r.id{role} AS {stream.type_of(stream.device)})"}
+        device = {f"{item.alias}.{stream.device}": f"try_cast(r.id{role} AS {stream.type_of(stream.device)})"}
+        return {**places, **device, **time}
 
 
 def _as(kind: str, frame: DataFrame) -> DataFrame:

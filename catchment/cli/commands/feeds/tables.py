@@ -132,4 +132,15 @@ def render_explained(answer: Mapping[str, Any]) -> RenderableType:
             f"{found['views_at_cloud']:,}",
             f"{found['views_on_devices']:,}",
         )
+    return Group(_feed_views_table(answer["feed_views"]), table)
+
+
+def _feed_views_table(found: list[Mapping[str, Any]]) -> Table:
+    """Show what each feed view joins; a view over many inputs is shown as its parts."""
+    table = Table(title="feed views", title_justify="left")
+    for heading in ("name", "joins", "for", "views"):
+        table.add_column(heading, justify="right" if heading == "views" else "left")
+    for view in found:
+        joins = ", ".join(f"{alias}: {source}" for alias, source in view["inputs"].items())
+        table.add_row(view["name"], joins, "notices" if view["notifies"] else "other views", f"{view['views']:,}")
     return table
