@@ -19,7 +19,7 @@ from catchment.errors import FeedError
 from catchment.feeds.cloud.choose_hosts import least_traffic
 from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
-from catchment.feeds.cloud.retention import EVENT_BYTES, Retention
+from catchment.feeds.cloud.retention import EVENT_BYTES, Retention, RetentionWatch
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.cloud.routes import CLOUD
 from catchment.feeds.device.device import DeviceConfig
@@ -424,3 +424,14 @@ def test_bounds_are_declared_in_the_project(tmp_path: Path) -> None:
     settings.write_text("[retention]\ncloud_disc = '10 GB'\n")
     with pytest.raises(FeedError, match="cloud_disk"):
         open_project(tmp_path)
+
+
+def test_a_running_cloud_tells_once_that_rates_have_outgrown_what_it_keeps() -> None:
+    graph = graph_of(with_lifetime("10 seconds"), FRIENDS)
+    watch = RetentionWatch(Retention(cloud=HostLimits(away_us=0, memory_events=40)))
+    said = [
+        list(watch.look(graph, rates_of(graph, rate), lost)) for rate, lost in ((2, 0), (3, 0), (3, 7), (2, 7), (3, 7))
+    ]
+    assert [len(lines) for lines in said] == [0, 1, 1, 0, 1]
+    assert "would have to keep 60 events" in said[1][0]
+    assert "7 events were let go" in said[2][0]

@@ -7,7 +7,7 @@ views that need more than it keeps are computed at the cloud.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from catchment.errors import FeedError
@@ -84,6 +84,29 @@ class Retention:
         left = sorted(views, key=lambda view: (needs([view]), view.name))
         while left and needs(left) > capacity_of(self.device):
             yield left.pop()
+
+
+class RetentionWatch:
+    """Tells, once each time, that a running cloud cannot keep what its views need, and that a bound took events."""
+
+    def __init__(self, retention: Retention) -> None:
+        self.retention = retention
+        self.is_short = False
+        self.forgotten = 0
+
+    def look(self, graph: ViewGraph, rates: Rates, forgotten: int) -> Iterator[str]:
+        """Yield what is new, given the rates that were measured and how many events were forgotten so far."""
+        was_short = self.is_short
+        self.is_short = False
+        try:
+            self.retention.check(graph, rates)
+        except FeedError as error:
+            self.is_short = True
+            if not was_short:
+                yield f"at the measured rates {error}"
+        if forgotten > self.forgotten:
+            yield f"{forgotten - self.forgotten:,} events were let go at a bound; matches with them are lost"
+        self.forgotten = forgotten
 
 
 def events_to_keep(

@@ -62,6 +62,8 @@ catchment feeds devices -p examples/nearby_friends --mqtt 127.0.0.1:1883 --part 
 Devices have persistent sessions: messages for a device that is away wait at the broker, and its own records wait on
 the device."""
 
+RETENTION_EVERY_S = 10  # how often a cloud looks whether it can keep what its views need
+
 Seconds = Annotated[float | None, typer.Option(help="Stop after this many seconds; by default when interrupted.")]
 
 
@@ -97,6 +99,7 @@ def cloud(
     It starts from the program and the reference tables. Devices register themselves; [devices] in feeds.toml says which
     are admitted. A view begins when all its devices are there.
     """
+    from catchment.feeds.cloud.retention import RetentionWatch
     from catchment.feeds.device.device import boot_number
     from catchment.feeds.protocol.mqtt import MqttCloud
     from catchment.feeds.runs.cloud_watch import CloudWatch
@@ -118,9 +121,13 @@ def cloud(
         watch = CloudWatch(world, served, links, strategy.value, usage=usage, log=written)
         show = stack.enter_context(follow_runs(as_json))
         live_page = open_page(page, stack)
+        keeps = RetentionWatch(world.retention)
 
         def each_second() -> None:
             snapshot = watch.sample()
+            if cloud is CloudKind.LOCAL and watch.second % RETENTION_EVERY_S == 0:
+                for told in keeps.look(served.graph, served.controller.rates, served.forgotten):
+                    _say(told)
             show([snapshot], watch.second, None)
             if live_page is not None:
                 transport = f"MQTT through {links.config.address}"
@@ -129,7 +136,7 @@ def cloud(
                 )
 
         first = [*registrar.follow(time.time_ns() // 1000), *registrar.restart()]
-        if registrar.declared is not None:
+        if registrar.declared is not None and cloud is CloudKind.LOCAL:
             world.retention.check(registrar.declared, served.controller.rates)
         every = 5.0 if strategy is StrategyChoice.OURS else None
         goes_on = keep_running_until(seconds)
