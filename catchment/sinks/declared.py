@@ -69,13 +69,14 @@ def make_target(sink: DeclaredSink, folder: Path, life: str) -> Target:
 
 def _make_kafka(name: str, kafka: KafkaSink, folder: Path, life: str) -> Target:
     try:
-        from catchment.sinks.kafka import KafkaTarget
+        from catchment.sinks.kafka import ANSWER_MS, KafkaTarget
     except ImportError as cause:
         raise _not_installed(name, "kafka", cause) from cause
     from catchment.records.client_config import read_client_config
 
     config = read_client_config(str(folder / kafka.client_config) if kafka.client_config else "")
-    return KafkaTarget(name, kafka.topic, life, {**config, "bootstrap.servers": kafka.brokers})
+    answer_s = int(config.get("socket.timeout.ms", ANSWER_MS)) / 1000
+    return KafkaTarget(name, kafka.topic, life, {**config, "bootstrap.servers": kafka.brokers}, answer_s)
 
 
 def _make_postgres(name: str, postgres: PostgresSink, folder: Path) -> Target:

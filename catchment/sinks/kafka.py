@@ -3,11 +3,16 @@
 The place is the committed offset of a consumer group that no consumer joins, named after the sink and the life of the
 view's tables. So a batch is in the topic once, for readers with `isolation.level = read_committed`, through kills of
 the center and of brokers.
+
+The client may wait for ever for a broker that died in the middle of a transaction, whatever time it is given
+(librdkafka, issues 5456 and 5511). So a transaction has a thread of its own, which is left behind when it takes too
+long; a new producer of the same name then ends what the old one had begun, before the place is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,14 +21,15 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from catchment.sinks.messages import make_messages
 from catchment.sinks.target import ChangeBatch, Place, SinkError
 
-ANSWER_S = 30.0  # how long a broker may take to answer
+ANSWER_MS = 30_000  # how long a broker may take to answer, unless the settings of the client say
+MAX_LEFT_BEHIND = 20  # transactions of this process that wait for ever; each keeps a client and its threads
 STEPS = 1 << 20  # an offset is one number, and has the step of a place in its last digits
 
 
 class KafkaTarget:
     """A topic; `client` are settings of the Kafka client."""
 
-    def __init__(self, name: str, topic: str, life: str, client: Mapping[str, Any], answer_s: float = ANSWER_S) -> None:
+    def __init__(self, name: str, topic: str, life: str, client: Mapping[str, Any], answer_s: float) -> None:
         self._topic = topic
         self._life = life
         self._answer_s = answer_s
@@ -50,8 +56,24 @@ class KafkaTarget:
                 self._produce(producer, key, value)
             assert self._groups is not None
             mark = self._mark(batch.end.entry * STEPS + batch.end.step)
-            producer.send_offsets_to_transaction([mark], self._groups.consumer_group_metadata(), self._answer_s)
-            producer.commit_transaction(self._answer_s)
+            group = self._groups.consumer_group_metadata()
+
+            def commit() -> None:
+                producer.send_offsets_to_transaction([mark], group, self._answer_s)
+                producer.commit_transaction(self._answer_s)
+
+            if not _finish(commit, 3 * self._answer_s):  # each of the two may take its time
+                self._leave_behind()
+
+    def _leave_behind(self) -> None:
+        """Forget a client that waits for ever; it cannot be closed, because it is in use."""
+        _left_behind.append((self._producer, self._groups))
+        self._producer = self._groups = None
+        raise SinkError(
+            "Kafka: a transaction was neither committed nor refused in time",
+            where=f"sink {self._name!r}",
+            hint="it is tried again with a new connection",
+        )
 
     def close(self) -> None:
         """Forget the connection; what is not committed is not in the topic."""
@@ -64,6 +86,12 @@ class KafkaTarget:
     def _connect(self) -> Producer:
         """Return a producer that is the only one of this sink: a transaction of another one is ended."""
         if self._producer is None:
+            if len(_left_behind) >= MAX_LEFT_BEHIND:
+                raise SinkError(
+                    f"Kafka: {MAX_LEFT_BEHIND} transactions were never answered, and their clients cannot be closed",
+                    where=f"sink {self._name!r}",
+                    hint="restart the center: nothing is lost, and delivery goes on where it stopped",
+                )
             self._groups = Consumer({**self._client, "group.id": self._group, "enable.auto.commit": False})
             self._check_topic(self._groups)
             producer = Producer({**self._client, "transactional.id": self._group, "compression.type": "lz4"})
@@ -105,3 +133,26 @@ class KafkaTarget:
         except BaseException:
             self.close()
             raise
+
+
+_left_behind: list[object] = []  # clients that are still in a call; to forget one would wait for that call
+
+
+def _finish(act: Callable[[], None], within_s: float) -> bool:
+    """Run an action to its end, and raise what it raises; return False if it does not end in time."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as failure:  # noqa: BLE001 - it is raised again where the action was asked for
+            failures.append(failure)
+
+    thread = threading.Thread(target=run, name="kafka transaction", daemon=True)
+    thread.start()
+    thread.join(within_s)
+    if thread.is_alive():
+        return False
+    if failures:
+        raise failures[0]
+    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from catchment.center.events import FINAL, ON_TIME
 from catchment.sinks.delivery import FAILING, UP_TO_DATE
 from catchment.sinks.target import ChangeBatch, PlacedTarget, SinkError
 from catchment.testing.check_target import PublishedView, deliver_all
-from tests.worlds.kafka_broker import MISSING, KafkaBroker, has_broker
+from tests.worlds.kafka_broker import MISSING, KafkaBroker, has_broker, read_topic
 from tests.worlds.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(not has_broker(), reason=MISSING)]
@@ -32,25 +32,6 @@ def target(broker: KafkaBroker, topic: str, life: str) -> PlacedTarget:
     return KafkaTarget(topic, topic, life, broker.client, answer_s=5.0)
 
 
-def read(broker: KafkaBroker, topic: str) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """Every committed message of a topic, key and value."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer({**broker.client, "group.id": "reader", "isolation.level": "read_committed"})
-    found = []
-    try:
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        while consumer.position([TopicPartition(topic, 0)])[0].offset < end:
-            message = consumer.poll(1.0)
-            if message is not None and message.error() is None:
-                value = message.value()
-                found.append((json.loads(message.key() or b""), None if value is None else json.loads(value)))
-    finally:
-        consumer.close()
-    return found
-
-
 def test_the_last_message_of_every_key_is_the_newest_row(broker: KafkaBroker, tmp_path: Path) -> None:
     broker.make_topic("answers", config={"cleanup.policy": "compact"})
     view = PublishedView(tmp_path)
@@ -60,7 +41,7 @@ def test_the_last_message_of_every_key_is_the_newest_row(broker: KafkaBroker, tm
     view.publish(0, [("nl", 6), ("de", -3)], FINAL)
     deliver_all(delivery)
     deliver_all(view.deliver("answers", lambda life: target(broker, "answers", life)))
-    messages = read(broker, "answers")
+    messages = read_topic(broker, "answers")
     last = {key["country"]: value for key, value in messages}
     assert last["de"] is None
     assert last["nl"] is not None
@@ -91,7 +72,7 @@ def test_what_was_sent_and_not_committed_is_never_seen_and_comes_once(broker: Ka
         view.deliver("once", lambda life: DyingTarget(target(broker, "once", life))).step()
     delivery = view.deliver("once", lambda life: target(broker, "once", life), changelog=True)
     deliver_all(delivery)
-    assert [value and value["operation"] for _, value in read(broker, "once")] == ["insert"]
+    assert [value and value["operation"] for _, value in read_topic(broker, "once")] == ["insert"]
 
 
 def test_a_broker_that_is_away_is_told_and_gets_what_it_missed(broker: KafkaBroker, tmp_path: Path) -> None:
@@ -109,7 +90,56 @@ def test_a_broker_that_is_away_is_told_and_gets_what_it_missed(broker: KafkaBrok
         wait_until(lambda: delivery.status()["rows"] == 2, "the second window is delivered")
     finally:
         delivery.stop()
-    assert [key["country"] for key, _ in read(broker, "away")] == ["nl", "de"]
+    assert [key["country"] for key, _ in read_topic(broker, "away")] == ["nl", "de"]
+
+
+class SilentProducer:
+    """A producer whose transaction is never answered, as librdkafka's is when the coordinator of a group is gone."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.answered = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def send_offsets_to_transaction(self, *given: Any) -> None:
+        self.answered.wait()
+
+
+def test_a_transaction_that_is_never_answered_is_left_behind_and_comes_once(
+    broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from catchment.sinks import kafka
+
+    left: list[object] = []
+    monkeypatch.setattr(kafka, "_left_behind", left)
+    broker.make_topic("silent")
+    view = PublishedView(tmp_path)
+    view.publish(0, [("nl", 5)])
+    silent: list[SilentProducer] = []
+
+    def make_target(life: str) -> PlacedTarget:
+        made = kafka.KafkaTarget("silent", "silent", life, broker.client, answer_s=5.0)
+        if not silent:
+            silent.append(SilentProducer(made._connect()))
+            made._producer = silent[0]  # type: ignore[assignment]
+            made._answer_s = 0.1
+        return made
+
+    delivery = view.deliver("silent", make_target)
+    with pytest.raises(SinkError, match="neither committed nor refused"):
+        delivery.step()
+    delivery._disconnect()
+    deliver_all(delivery)
+    assert len(left) == 1
+    silent[0].answered.set()  # what it does now comes too late: another producer has its name
+    wait_until(lambda: not any(t.name == "kafka transaction" for t in threading.enumerate()), "the old one to end")
+    assert [key["country"] for key, _ in read_topic(broker, "silent")] == ["nl"]
+    monkeypatch.setattr(kafka, "MAX_LEFT_BEHIND", 1)
+    view.publish(1, [("de", 7)])
+    with pytest.raises(SinkError, match="restart the center"):
+        view.deliver("silent", make_target).step()
 
 
 def test_a_topic_that_does_not_exist_is_named(broker: KafkaBroker, tmp_path: Path) -> None:

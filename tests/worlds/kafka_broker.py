@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -97,3 +98,22 @@ class KafkaBroker:
             return bool(AdminClient(self.client).list_topics(timeout=2).brokers)
         except KafkaException:
             return False
+
+
+def read_topic(broker: KafkaBroker, topic: str) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
+    """Every committed message of a topic, key and value."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({**broker.client, "group.id": "reader", "isolation.level": "read_committed"})
+    found = []
+    try:
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while consumer.position([TopicPartition(topic, 0)])[0].offset < end:
+            message = consumer.poll(1.0)
+            if message is not None and message.error() is None:
+                value = message.value()
+                found.append((json.loads(message.key() or b""), None if value is None else json.loads(value)))
+    finally:
+        consumer.close()
+    return found
