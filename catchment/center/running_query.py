@@ -68,11 +68,12 @@ class RunningQuery:
         All its slices come of the new fragments. Where it has not begun yet, it begins as if it were new.
         """
         begin_us = self.sources.start_us
-        windows = self.windows.state
         from_us = START_OF_TIME_US
+        windows = WindowsState()  # what was shed or deferred of a former fragment is not repaired by the new one
         if begin_us is not None:
-            from_us = first_window_us(query, windows.final_us, begin_us)
-            windows = renew_windows(query, windows, from_us, self.sites, now_us)
+            known = self.windows.state
+            from_us = first_window_us(query, known.final_us, begin_us)
+            windows = renew_windows(query, known, from_us, self.sites, now_us)
         sources = [
             [FragmentSource(part.source_fragment, part.derivation, from_us, waits, begin_us)] for part in query.parts
         ]

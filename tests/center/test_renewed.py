@@ -6,15 +6,20 @@ nobody has more of them. Cannot catch: how a deployment comes to compute again; 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
-from catchment.center.events import EXACT, ON_TIME, Publish
+from catchment.center.core import CenterCore
+from catchment.center.events import EXACT, ON_TIME, Publish, QueryAdded, QueryRenewed
 from catchment.center.query import CenterQuery
 from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.query_windows import QueryWindows
 from catchment.center.windows.renewed import renew_windows
+from catchment.progress.events import Landed, PartialsDeferred
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import END_OF_TIME_US, SECOND_US, START_OF_TIME_US, WindowSpec
+from catchment.wire.messages import Shed
 from tests.worlds.world import lifted, make_fragment
 
 WINDOW = WindowSpec.tumbling(10)
@@ -158,3 +163,17 @@ def test_beside_a_site_that_is_away_a_better_answer_does_not_wait_for_it() -> No
     query.wait()
     assert query.rows() == {"a": 3}
     assert query.published[-1].missing_sites == ("b",)
+
+
+def test_a_query_that_has_not_begun_waits_for_nothing_of_its_former_fragment() -> None:
+    """Nobody repairs what was shed of a fragment, or brings what was deferred of it, once it is no longer run."""
+    core = CenterCore()
+    core.handle(QueryAdded(QUERY, waits=True), 0)
+    former = QUERY.source_fragment
+    core.handle(Landed("a", 0, shed=(Shed(former, 0, 0.5, ((0, 3),)),)), 0)
+    core.handle(PartialsDeferred(former, 0, 0.5, ("k",), ((0, 2),), is_counted=True), 0)
+    assert core.queries["q"].windows.outstanding.lacks_records(0)
+    renewed = replace(QUERY, fragment=replace(QUERY.fragment, name="again"), renewal=1)
+    core.handle(QueryRenewed(renewed), 0)
+    assert not core.queries["q"].has_begun
+    assert not core.queries["q"].windows.outstanding.lacks_records(0)
