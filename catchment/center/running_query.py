@@ -211,8 +211,17 @@ def _lost_past(part: FragmentSources, known: Mapping[str, Frontier]) -> Iterator
             for low_us, high_us in frontier.lost.get(source.fragment, ()):
                 if low_us < source.until_us:
                     yield site, low_us, min(high_us, source.until_us)
-            if part.query.renewal and source.start_us is not None and site in part.roster.present:
-                first_us = frontier.first_mark(source.fragment)  # it may have begun later than it was wanted from
-                from_us = max(source.floor_us, part.roster.from_us(site))
-                if first_us is not None and from_us < first_us < END_OF_TIME_US:
-                    yield site, from_us, first_us
+        yield from _begun_too_late(part, site, frontier)
+
+
+def _begun_too_late(part: FragmentSources, site: str, frontier: Frontier) -> Iterator[Lost]:
+    """Yield the event times before a site has begun to compute a query again, from where that is wanted.
+
+    Where the query has moved since, the sources after the first begin later, and the first has what is before.
+    """
+    first = part.sources[0]
+    if part.query.renewal and first.start_us is not None and site in part.roster.present:
+        first_us = frontier.first_mark(first.fragment)
+        from_us = max(first.floor_us, part.roster.from_us(site))
+        if first_us is not None and from_us < first_us < END_OF_TIME_US:
+            yield site, from_us, first_us

@@ -11,19 +11,21 @@ from dataclasses import replace
 import pyarrow as pa
 
 from catchment.center.core import CenterCore
-from catchment.center.events import EXACT, ON_TIME, Publish, QueryAdded, QueryRenewed
+from catchment.center.events import EXACT, ON_TIME, Publish, QueryAdded, QueryMoved, QueryRenewed
 from catchment.center.query import CenterQuery
 from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.query_windows import QueryWindows
 from catchment.center.windows.renewed import renew_windows
-from catchment.progress.events import Landed, PartialsDeferred
+from catchment.optimizer.sharing.derive import Derivation
+from catchment.progress.events import Landed, PartialsDeferred, Ticked
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import END_OF_TIME_US, SECOND_US, START_OF_TIME_US, WindowSpec
-from catchment.wire.messages import Shed
+from catchment.wire.messages import Progress, Shed
 from tests.worlds.world import lifted, make_fragment
 
 WINDOW = WindowSpec.tumbling(10)
 QUERY = CenterQuery("q", make_fragment(WINDOW), WINDOW, ("a", "b"), 1_000, 5, early_us=1)
+MOVED = Derivation("q", "moved", (), (), (), (), QUERY.fragment.aggregates, WINDOW)
 ROWS = pa.schema([f for f in QUERY.fragment.schema if f.name != SLICE_COLUMN])
 NO_ROWS = ROWS.insert(0, pa.field("window_start_us", pa.int64())).empty_table()
 
@@ -177,3 +179,16 @@ def test_a_query_that_has_not_begun_waits_for_nothing_of_its_former_fragment() -
     core.handle(QueryRenewed(renewed), 0)
     assert not core.queries["q"].has_begun
     assert not core.queries["q"].windows.outstanding.lacks_records(0)
+
+
+def test_a_query_that_moves_after_it_was_computed_again_has_lost_nothing() -> None:
+    core = CenterCore()
+    core.handle(QueryAdded(QUERY, waits=False), 0)
+    core.handle(QueryRenewed(replace(QUERY, fragment=replace(QUERY.fragment, name="again"), renewal=1)), 0)
+    core.handle(QueryMoved("q", MOVED, waits=True, takes_over=True), 0)
+    for number, (fragment, begin_us) in enumerate((("again", START_OF_TIME_US), ("moved", 50))):
+        for site in QUERY.sites:
+            core.handle(Landed(site, number, progress=(Progress(fragment, begin_us, 0),)), 0)
+    core.handle(Ticked(), 0)
+    assert core.queries["q"].sources.start_us == START_OF_TIME_US
+    assert core.queries["q"].site_marks(core.frontiers).lost == ()
