@@ -24,7 +24,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -187,6 +187,17 @@ class CenterCore:
                 late = running.windows.late
                 for reason, starts in late.due(running.site_marks(self.frontiers), now_us, everything).items():
                     yield Repair(name, starts, late.rows_to_recall(starts), reason)
+
+    def repairs_before(self, renewed: Iterable[QueryRenewed]) -> Iterator[Repair]:
+        """Yield the repairs of what waits for the windows of queries that are about to be computed again.
+
+        Their published answers may stand: then they must have all that has come for them.
+        """
+        for event in renewed:
+            late = self._query(event.query.name).windows.late
+            starts = late.waiting()
+            if starts:
+                yield Repair(event.query.name, starts, late.rows_to_recall(starts), "it is about to be computed again")
 
     @property
     def outstanding(self) -> int:

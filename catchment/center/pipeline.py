@@ -26,7 +26,7 @@ from typing import Any
 
 from catchment.center.composed.query import ComposedQuery
 from catchment.center.composed.tables import ComposedTables
-from catchment.center.core import CenterCore
+from catchment.center.core import CenterCore, Repair
 from catchment.center.deployed_changes import composed_changes, query_changes, roster_changes
 from catchment.center.events import (
     SUSPENDED,
@@ -148,7 +148,8 @@ class CenterPipeline:
         with self._turn:
             renewed = [e for e in query_changes(self.core, self.queries, self.begun) if isinstance(e, QueryRenewed)]
             if renewed:  # first: what has landed of their new fragments must find them
-                self.host.submit("deploy", renewed)
+                waiting = self._fetch_states(self.core.repairs_before(renewed))
+                self.host.submit("deploy", [*waiting, *renewed])
             lives = self.orders.lives
             senders = Routes.of(self.project).neighbours(self.project.center)
             for name in senders:
@@ -333,7 +334,9 @@ class CenterPipeline:
 
     def _recall(self, everything: bool = False) -> list[Event]:
         """Return the repairs that are due, with the published states that they change."""
-        due = self.core.repairs(self.clock.now_us(), everything)
+        return self._fetch_states(self.core.repairs(self.clock.now_us(), everything))
+
+    def _fetch_states(self, due: Iterable[Repair]) -> list[Event]:
         return [Recalled(r.query, r.windows, self.tables[r.query].recall(r.wanted), r.reason) for r in due]
 
     def _publish_unfinished(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -78,6 +79,9 @@ class World:
         self.folder = folder
         self.fragment = make_fragment(WINDOW)
         self.tables = MemoryTables(self.fragment)
+        self.site = SiteCore()
+        self.site.handle(FragmentAdded(self.fragment, policy_by_name("streaming")), 0)
+        self.landed = 0
         self.open()
 
     def open(self) -> None:
@@ -91,15 +95,18 @@ class World:
 
     def send(self) -> int:
         """Let segments of all records land, one record each; return how many there are."""
-        site = SiteCore()
-        site.handle(FragmentAdded(self.fragment, policy_by_name("streaming")), 0)
-        events: list[Any] = [lifted(self.fragment, [record]) for record in RECORDS]
+        events = [lifted(self.fragment, [record]) for record in RECORDS]
+        return self.land([*events, LowMarkRaised("s", END_OF_TIME_US)])
+
+    def land(self, events: Sequence[Any]) -> int:
+        """Let the segments land that a site makes of these events; return how many there are."""
         sent: list[list[Message]] = []
-        for event in [*events, LowMarkRaised("s", END_OF_TIME_US)]:
-            actions = [*site.handle(event, 0), *site.handle(Ticked(), 0)]
+        for event in events:
+            actions = [*self.site.handle(event, 0), *self.site.handle(Ticked(), 0)]
             sent += [list(action.messages) for action in actions]
-        for number, messages in enumerate(sent):
+        for number, messages in enumerate(sent, start=self.landed):
             self.center.inbox.accept(encode_segment(Segment("a", "life", number, tuple(messages))).data)
+        self.landed += len(sent)
         return len(sent)
 
     def consume_all(self) -> None:
@@ -188,3 +195,20 @@ def test_a_center_whose_journal_was_lost_is_refused_while_its_results_are_there(
     shutil.rmtree(tmp_path / "state" / "center" / "journal")
     with pytest.raises(StorageError, match="the journal accounts for 0 of the"):
         world.open()
+
+
+def test_what_waits_for_an_answer_is_merged_before_its_window_is_computed_again(world: World) -> None:
+    """The answer may stand, and then what has waited for it would be in none."""
+    first, late = lifted(world.fragment, [(1, "a", 5)]), lifted(world.fragment, [(2, "a", 3)])
+    world.land([first, LowMarkRaised("s", 10)])
+    world.consume_all()
+    world.land([late])
+    world.consume_all()
+    center = world.center
+    assert center.core.outstanding == 1
+    (query,) = center.queries
+    again = replace(query, fragment=replace(world.fragment, name="again"), renewal=1)
+    fragments = {"q": world.fragment, "again": again.fragment}
+    center.deploy([again], fragments, {}, center.tables, center.orders, {})
+    assert not center.core.outstanding
+    assert world.tables.memory.answer() == naive(WINDOW, [(1, "a", 5), (2, "a", 3)])

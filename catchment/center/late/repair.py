@@ -136,6 +136,10 @@ class LateRepair:
             found = {reason: tuple(s for s in late.starts_us if s in whole or not self._renewed.is_pending(s))}
         return {why: starts for why, starts in found.items() if starts}
 
+    def waiting(self) -> tuple[int, ...]:
+        """Return the windows that wait for a repair of the answer that readers see."""
+        return tuple(start_us for start_us in self._state.late.starts_us if not self._renewed.is_stale(start_us))
+
     def _makes_whole(self, start_us: int, marks: SiteMarks) -> bool:
         """Return whether a repair now makes the window exact, or must come before it is final."""
         if self._renewed.is_pending(start_us):
