@@ -11,7 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from catchment.center.core import CenterCore
-from catchment.center.events import EXACT, ON_TIME, Publish, QueryAdded, QueryMoved, QueryRenewed
+from catchment.center.events import EXACT, FINAL, ON_TIME, Expired, Publish, QueryAdded, QueryMoved, QueryRenewed
 from catchment.center.query import CenterQuery
 from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.query_windows import QueryWindows
@@ -37,6 +37,7 @@ class RenewedQuery:
         self.windows = QueryWindows(QUERY)
         self.now_us = 0
         self.published: list[Publish] = []
+        self.expired: list[Expired] = []
         self.marks = dict.fromkeys(QUERY.sites, START_OF_TIME_US)
 
     def send(self, site: str, records: int, at_us: int = 1) -> None:
@@ -48,7 +49,9 @@ class RenewedQuery:
     def settle(self) -> None:
         self.now_us += 5
         marks = SiteMarks(self.marks, self.marks, {}, max(self.marks.values()))
-        self.published += [a for a in self.windows.settle(marks, self.now_us) if isinstance(a, Publish)]
+        actions = list(self.windows.settle(marks, self.now_us))
+        self.published += [a for a in actions if isinstance(a, Publish)]
+        self.expired += [a for a in actions if isinstance(a, Expired)]
         for reason, starts in self.windows.late.due(marks, self.now_us).items():
             repaired = self.windows.late.repair(starts, NO_ROWS, reason, marks, self.now_us)
             self.published += [a for a in repaired if isinstance(a, Publish)]
@@ -192,3 +195,35 @@ def test_a_query_that_moves_after_it_was_computed_again_has_lost_nothing() -> No
     core.handle(Ticked(), 0)
     assert core.queries["q"].sources.start_us == START_OF_TIME_US
     assert core.queries["q"].site_marks(core.frontiers).lost == ()
+
+
+def stand_for_good() -> RenewedQuery:
+    """A query whose window has two records of a and none of b; that answer stands, and is final."""
+    query = RenewedQuery()
+    query.send("a", 2)
+    query.pass_end("a", "b")
+    assert query.published[-1].status == EXACT
+    query.renew()
+    query.now_us += 2 * QUERY.repair_horizon_us
+    query.pass_end("b", mark_us=2 * QUERY.repair_horizon_us)  # nothing is heard of a until the horizon has passed
+    assert query.published[-1].status == FINAL
+    assert query.rows() == {"a": 2}
+    return query
+
+
+def test_what_comes_for_a_final_answer_that_stands_and_is_not_in_it_is_registered_as_too_late() -> None:
+    query = stand_for_good()
+    query.send("b", 3)
+    assert [e.rows.to_pylist()[0]["n__count"] for e in query.expired] == [3]
+    query.send("a", 2)
+    assert len(query.expired) == 1, "the answer has them"
+    query.send("a", 1)
+    assert len(query.expired) == 2
+    assert query.windows.state.unmerged_of_sites == {"a": 1, "b": 3}
+
+
+def test_what_comes_in_one_batch_with_what_a_final_answer_has_is_counted_as_not_merged() -> None:
+    query = stand_for_good()
+    query.send("a", 3)
+    assert not query.expired
+    assert query.windows.state.unmerged_of_sites == {"a": 1}

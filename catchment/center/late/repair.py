@@ -6,13 +6,14 @@ or to a query without repair, is registered for good and never merged. None is s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.aggregates import partials
 from catchment.center.events import Action, Expired, Publish
+from catchment.center.fragment_sources import RecordCounts
 from catchment.center.late.registry import WINDOW_COLUMN, LatePartials
 from catchment.center.query import CenterQuery, RepairRule
 from catchment.center.roster import lost_sites
@@ -57,9 +58,24 @@ class LateRepair:
 
     # --- registering ------------------------------------------------------------------------------------------
 
-    def add(self, slice_us: int, rows: pa.Table, now_us: int) -> None:
-        """Register partials of a slice for every closed window that contains it."""
-        for window in self._taking_windows(slice_us):
+    def find_taking(self, slices_us: Iterable[int], records: RecordCounts) -> dict[int, list[Window]]:
+        """Return the closed windows that take in what has come, by slice.
+
+        A window whose former answer stands does so only if it has nothing of it.
+        """
+        senders: dict[int, set[str]] = {slice_us: set() for slice_us in slices_us}
+        for site, slice_us, _ in records:
+            senders.setdefault(slice_us, set()).add(site)
+        return {
+            slice_us: [
+                w for w in self._open.closed_windows_of(slice_us) if not self._renewed.repeats(w.start_us, sites)
+            ]
+            for slice_us, sites in senders.items()
+        }
+
+    def add(self, slice_us: int, rows: pa.Table, windows: Sequence[Window], now_us: int) -> None:
+        """Register partials of a slice for the closed windows that take them in."""
+        for window in windows:
             late = rows.drop_columns([SLICE_COLUMN])
             if self._is_repaired(window):
                 self._state.late.register(window.start_us, late, slice_us, now_us)
@@ -76,12 +92,9 @@ class LateRepair:
             merged = partials.combine_fitting(pa.concat_tables(tables), keys, self.query.fragment.aggregates)
             self._state.late.tables[start_us] = [merged]
 
-    def count(self, site: str, slice_us: int, count: int, now_us: int) -> None:
-        """Count raw records of a slice, where they are late."""
-        for window in self._open.closed_windows_of(slice_us):
-            if self._renewed.is_kept(window.start_us):
-                self._renewed.count_again(window.start_us, site, count)
-        windows = self._taking_windows(slice_us)
+    def count(self, site: str, slice_us: int, count: int, windows: Sequence[Window], now_us: int) -> None:
+        """Count raw records of a slice, where they are late, for the closed windows that take them in."""
+        self._count_unmerged(site, self._count_renewed(site, slice_us, count, windows))
         if not windows:
             return
         repaired = [w.start_us for w in windows if self._is_repaired(w)]
@@ -90,9 +103,7 @@ class LateRepair:
         if registered:  # else the query takes none of these records, and no repair will ever count them down
             self._state.late.count(registered, count)
         if not repaired:
-            self._state.unmerged_records += count
-            of_sites = self._state.unmerged_of_sites
-            of_sites[site] = of_sites.get(site, 0) + count
+            self._count_unmerged(site, count)
         for start_us in registered:
             self._closer.find_closed(start_us, now_us)
         for window in windows:
@@ -100,9 +111,24 @@ class LateRepair:
             if known is not None:
                 known.count_late(site, count, merged=window.start_us in repaired)
 
-    def _taking_windows(self, slice_us: int) -> list[Window]:
-        """Return the closed windows of a slice, but for those whose former answer stands: they have it already."""
-        return [w for w in self._open.closed_windows_of(slice_us) if not self._renewed.is_kept(w.start_us)]
+    def _count_renewed(self, site: str, slice_us: int, count: int, taking: Sequence[Window]) -> int:
+        """Count raw records for the windows whose former answers stand.
+
+        Return how many of them are in no answer, because they came together with others that are.
+        """
+        more = 0
+        for window in self._open.closed_windows_of(slice_us):
+            if window in taking:
+                self._renewed.count_new(window.start_us, site, count)
+            elif self._renewed.is_kept(window.start_us):
+                more = max(more, self._renewed.count_again(window.start_us, site, count))
+        return more
+
+    def _count_unmerged(self, site: str, count: int) -> None:
+        if count:
+            self._state.unmerged_records += count
+            of_sites = self._state.unmerged_of_sites
+            of_sites[site] = of_sites.get(site, 0) + count
 
     def expire(self, now_us: int) -> Iterator[Action]:
         """Hand over what came too late to be merged."""

@@ -69,12 +69,14 @@ class QueryWindows:
 
     def merge(self, table: pa.Table, records: tuple[tuple[str, int, int], ...], now_us: int) -> None:
         """Merge partials into every open window that contains their slice; register them for every closed one."""
-        for slice_us, rows in split_by_slice(table):
+        parts = list(split_by_slice(table))
+        taking = self.late.find_taking([slice_us for slice_us, _ in parts], records)
+        for slice_us, rows in parts:
             self.open.add(slice_us, rows)
-            self.late.add(slice_us, rows, now_us)
+            self.late.add(slice_us, rows, taking[slice_us], now_us)
         for site, slice_us, count in records:
             self.open.count(site, slice_us, count)
-            self.late.count(site, slice_us, count, now_us)
+            self.late.count(site, slice_us, count, taking[slice_us], now_us)
 
     def settle(self, marks: SiteMarks, now_us: int) -> Iterator[Action]:
         """Publish all that can be without a repair: windows that close now, better statuses, early answers."""

@@ -95,14 +95,35 @@ class RenewedWindows:
             self.count_again(start_us, site, count)
         return former.known
 
-    def count_again(self, start_us: int, site: str, count: int) -> None:
-        """Count records that came again for a window whose former answer stands."""
+    def repeats(self, start_us: int, sites: Collection[str]) -> bool:
+        """Return whether the answer of a window stands and may have what sites send for it now.
+
+        One that is final has none of it where every one of them has sent all again that it has: what follows is new,
+        and comes too late. Before that the window counts what is new.
+        """
+        former = self._state.renewed.get(start_us)
+        if former is None or not former.is_kept:
+            return False
+        if former.known is not None or not sites:
+            return True
+        return any(former.came.get(site, 0) < former.counts.get(site, 0) for site in sites)
+
+    def count_new(self, start_us: int, site: str, count: int) -> None:
+        """Count records that have come too late for a window whose former answer stands."""
+        former = self._state.renewed.get(start_us)
+        if former is not None and former.is_kept:
+            former.came[site] = former.came.get(site, 0) + count
+
+    def count_again(self, start_us: int, site: str, count: int) -> int:
+        """Count records that came again for a window whose former answer stands; return how many it does not have."""
         former = self._state.renewed[start_us]
         before = former.came.get(site, 0)
         former.came[site] = before + count
+        had = (former.counts if former.known is None else former.known.counts).get(site, 0)
+        more = max(before + count - had, 0) - max(before - had, 0)
         if former.known is not None:
-            had = former.known.counts.get(site, 0)
-            former.known.unmerged += max(before + count - had, 0) - max(before - had, 0)
+            former.known.unmerged += more
+        return more
 
     def follow(self, actions: Iterable[Action]) -> Iterator[Action]:
         """Yield what is published; the first new rows of a window take the place of all that were published before."""
@@ -121,7 +142,10 @@ class RenewedWindows:
         if not self.is_kept(start_us):
             self._state.renewed.pop(start_us, None)
             return
-        self._state.renewed[start_us].known = None
+        former = self._state.renewed[start_us]
+        if former.known is not None and former.known.status == EXACT:
+            former.counts = dict(former.known.counts)
+        former.known = None
         kept = [start for start, former in self._state.renewed.items() if former.is_kept and former.known is None]
         for oldest_us in sorted(kept)[: len(kept) - MAX_KEPT]:
             del self._state.renewed[oldest_us]

@@ -21,7 +21,8 @@ from catchment.timeline import START_OF_TIME_US
 class FormerWindow:
     """What a window had before it was computed again: records per site, and what was published of it if it was closed.
 
-    `counts` are the most that it ever had: more than `known` has, if it was computed again before that was whole.
+    `counts` are the most that it ever had: more than `known` has, if it was computed again before that was whole; of a
+    final window whose exact answer stands, what that has.
     `is_stale`: what readers see is still the former answer. `is_kept`: it stands for good; `came` counts what was sent
     again. `named`: the sites of which the window says that it has fewer records than before.
     """
