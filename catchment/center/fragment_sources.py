@@ -16,7 +16,7 @@ Beyond `MAX_WAITING_BYTES` the oldest of it is passed over, and the source start
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -252,16 +252,19 @@ class FragmentSources:
         source.start_us, source.floor_us = before.start_us, before.floor_us
         return source.take_waiting()
 
-    def forget_final(self, final_us: int, frontiers: Mapping[str, Frontier]) -> None:
+    def forget_final(self, final_us: int, frontiers: Mapping[str, Frontier], awaited: Collection[str] = ()) -> None:
         """Drop sources, and lives of sites, whose windows are all final.
 
         Windows may be final without a site that is away. What it has yet to send of a source is registered when it
-        comes, so the source stays until every site has passed it.
+        comes, so the source stays until every site has passed it, and while its fragment is `awaited`: the rest of what
+        was shed of it, or deferred on its way, may come after a mark that passes it.
         """
         self.roster.forget_final(final_us - self.query.window.size_us)
         while len(self.sources) > 1 and self.sources[1].start_us is not None:
             first = self.sources[0]
             if final_us < first.until_us + self.query.window.size_us or not self._is_passed(first, frontiers):
+                return
+            if first.fragment in awaited:
                 return
             del self.sources[0]
             # What comes for the windows before is registered as too late.

@@ -106,7 +106,8 @@ class RunningQuery:
         if self.has_begun:
             self._begin()
             yield from self.windows.settle(self.site_marks(frontiers), now_us)
-            self.sources.forget_final(self.windows.settled_us, frontiers)
+            awaited = self.windows.outstanding.awaited_fragments(self.sites)
+            self.sources.forget_final(self.windows.settled_us, frontiers, awaited)
 
     def follow_answers(
         self, event: AnswersSuspended | AnswersResumed | AnswersRecalled, now_us: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -62,10 +62,10 @@ class SeveralSources:
         found = [a for part in self.parts for a in self._unify(part, part.find_starts(frontiers, newest, now_us))]
         yield from self._pass_on(found)
 
-    def forget_final(self, final_us: int, frontiers: Mapping[str, Frontier]) -> None:
-        """Drop sources whose windows are all final, when every site has passed them."""
+    def forget_final(self, final_us: int, frontiers: Mapping[str, Frontier], awaited: Collection[str] = ()) -> None:
+        """Drop sources whose windows are all final, when every site has passed them and nothing of them is awaited."""
         for part in self.parts:
-            part.forget_final(final_us, frontiers)
+            part.forget_final(final_us, frontiers, awaited)
 
     def _unify(self, part: FragmentSources, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
         """Yield a side's partials in the layout of the query."""

@@ -60,16 +60,17 @@ class DeferredGroups:
 
     def earliest_awaited_us(self, away: Collection[str]) -> int | None:
         """Return the start of the earliest window of which something waits, but not behind a site that is away."""
-        awaited = (min(batch.lacking) for batch in self.batches.values() if batch.site not in away)
+        awaited = (min(b.lacking) for b in self.batches.values() if b.lacking and b.site not in away)
         return min(awaited, default=None)
 
     def forget(self, start_us: int) -> None:
-        """Stop following a window."""
+        """Stop following a window; that something of it is on its way is remembered until it has come."""
         for name in self._by_window.pop(start_us, set()):
-            lacking = self.batches[name].lacking
-            del lacking[start_us]
-            if not lacking:
-                del self.batches[name]
+            del self.batches[name].lacking[start_us]
+
+    def awaited_fragments(self, sites: Collection[str]) -> set[str]:
+        """Return the fragments of which something waits here, or behind one of these sites."""
+        return {name[1] for name, batch in self.batches.items() if not batch.site or batch.site in sites}
 
     def settle(self, name: DeferralName) -> set[int]:
         """Settle a deferral whose partials have come; return the windows that lacked them."""

@@ -19,19 +19,20 @@ from catchment.wire.messages import Repaired, Shed
 SiteBatch = tuple[str, int]  # a site, and the number of a batch there
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has fragments
 @dataclass
 class OutstandingBatch:
     """What is outstanding of one shed batch.
 
     `lacking` says about how many records each window lacks. With `group_rates` the rate of a row is that of its group,
-    and 1 for groups that are not named.
+    and 1 for groups that are not named. `fragments` are those whose rest its site will send.
     """
 
     rate: float
     lacking: dict[int, int] = field(default_factory=dict)  # window start -> records
     gave_up: bool = False
     group_rates: dict[str, float] = field(default_factory=dict)
+    fragments: tuple[str, ...] = ()
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Outstanding:
         key = site, fact.batch
         group_rates = dict(fact.groups) if self.by_group else {}
         batch = self.batches.setdefault(key, OutstandingBatch(fact.rate, group_rates=group_rates))
+        batch.fragments = tuple(sorted({*batch.fragments, fact.fragment}))
         for slice_us, records in fact.lacking:
             for window in self.window.containing(slice_us):
                 batch.lacking[window.start_us] = batch.lacking.get(window.start_us, 0) + records
@@ -87,7 +89,8 @@ class Outstanding:
         if not fact.gave_up:
             for start_us in list(batch.lacking):
                 self._drop(start_us, key)
-            self.batches.pop(key, None)
+        if not batch.lacking:
+            del self.batches[key]
 
     def give_up(self, site: str) -> None:
         """Expect no repair of a site any more: nothing comes of it.
@@ -98,6 +101,8 @@ class Outstanding:
         lowest = min((number for origin, number in self.batches if origin == site), default=0)
         for below, key in enumerate(ended, start=1):
             batch = self.batches.pop(key)
+            if not batch.lacking:
+                continue
             batch.gave_up = True
             renamed = site, min(lowest, 0) - below
             self.batches[renamed] = batch
@@ -107,10 +112,17 @@ class Outstanding:
                 self._changed.add(start_us)
 
     def forget(self, window_start_us: int) -> None:
-        """Stop following a window."""
+        """Stop following a window; that a site will send more of it is remembered until it has."""
         self.deferred.forget(window_start_us)
         for key in list(self._by_window.get(window_start_us, ())):
             self._drop(window_start_us, key)
+            if self.batches[key].gave_up and not self.batches[key].lacking:
+                del self.batches[key]
+
+    def awaited_fragments(self, sites: Collection[str]) -> set[str]:
+        """Return the fragments of which one of these sites has yet to send something that was shed or deferred."""
+        shed = (b.fragments for (site, _), b in self.batches.items() if site in sites and not b.gave_up)
+        return {fragment for fragments in shed for fragment in fragments} | self.deferred.awaited_fragments(sites)
 
     def lacks_records(self, window_start_us: int) -> bool:
         return window_start_us in self._by_window or window_start_us in self.deferred
@@ -159,7 +171,4 @@ class Outstanding:
         keys.discard(key)
         if not keys:
             del self._by_window[window_start_us]
-        lacking = self.batches[key].lacking
-        lacking.pop(window_start_us, None)
-        if not lacking:
-            del self.batches[key]
+        self.batches[key].lacking.pop(window_start_us, None)
