@@ -75,6 +75,18 @@ def test_the_compose_file_runs_commands_that_exist_in_images_that_are_declared()
         check_command(service["command"])
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("hadolint", "--no-color", "packaging/Containerfile"), ("docker-compose", "-f", "packaging/compose.yaml", "config")],
+    ids=["hadolint", "docker-compose"],
+)
+def test_tools_of_containers_find_nothing_wrong(command: tuple[str, ...]) -> None:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed here")
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.stem)
 def test_a_unit_runs_a_command_that_exists_and_systemd_takes_it(unit: Path) -> None:
     started = re.search(r"^ExecStart=/usr/bin/env catchment (.+)$", unit.read_text(), re.MULTILINE)

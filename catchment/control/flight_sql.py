@@ -25,8 +25,8 @@ from catchment.errors import WireError
 from catchment.keys.tokens import OPERATOR, READER, Caller
 
 PREFIX = "/arrow.flight.protocol.FlightService/"
-GET_INFO, GET_SCHEMA, DO_GET, DO_ACTION, LIST_ACTIONS = (
-    f"{PREFIX}{call}" for call in ("GetFlightInfo", "GetSchema", "DoGet", "DoAction", "ListActions")
+HANDSHAKE, GET_INFO, GET_SCHEMA, DO_GET, DO_ACTION, LIST_ACTIONS = (
+    f"{PREFIX}{call}" for call in ("Handshake", "GetFlightInfo", "GetSchema", "DoGet", "DoAction", "ListActions")
 )
 ROWS_PER_MESSAGE = 16_384
 LIMITS = SqlLimits(memory_bytes=512 * 2**20, time_s=60.0)
@@ -39,7 +39,7 @@ class FlightSqlService:
     """Answers Flight calls from the results in one state folder; may be used from any thread."""
 
     prefix = PREFIX
-    streams = frozenset({DO_GET, DO_ACTION, LIST_ACTIONS})
+    streams = frozenset({HANDSHAKE, DO_GET, DO_ACTION, LIST_ACTIONS})
 
     def __init__(self, state_folder: Path) -> None:
         self._state = state_folder
@@ -49,6 +49,8 @@ class FlightSqlService:
         """Answer a call with a message, or for the calls in `streams` with several."""
         if caller.role not in (OPERATOR, READER):
             raise WireError(f"{caller.name!r} has the role {caller.role}, and only operators and readers read results")
+        if call == HANDSHAKE:  # JDBC begins with it; who calls is proved with every call
+            return iter([b""])
         try:
             if call == GET_INFO:
                 return self._describe(messages.read("FlightDescriptor", data))

@@ -108,10 +108,14 @@ class ControlWorld:
         home = self.root / f"machine-{name}"
         home.mkdir()
         shutil.copytree(self.folder / "keys" / name, home / "keys" / name)
+        self.write_site_file(name, home, sources)
+        return home
+
+    def write_site_file(self, name: str, home: Path, sources: str = "") -> None:
+        """Write the `site.toml` of a site's machine."""
         (home / "site.toml").write_text(
             f'[site]\nname = "{name}"\ncenter = "{self.address}"\n[security]\nkeys = "keys"\n{sources}'
         )
-        return home
 
     def follower(self, home: Path) -> Follower:
         joined = JoinedSite.load(home)

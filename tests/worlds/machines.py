@@ -41,6 +41,15 @@ class Machine:
         if self._failure is not None:
             raise self._failure
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Release what a role that has ended by itself still holds."""
+        self._closing.close()
+
     def wait_until_failed(self) -> BaseException:
         """Wait until it has ended by itself, and return why."""
         self._thread.join(PATIENCE_S)
@@ -56,12 +65,17 @@ class Machine:
 
 
 def start_center(spark: SparkSession, world: ControlWorld) -> Machine:
-    """Run the center, with its control service, as `catchment center` does."""
+    """Run the center of a world, as `catchment center` does."""
+    return run_center(spark, world.folder)
+
+
+def run_center(spark: SparkSession, folder: Path) -> Machine:
+    """Run the center of a project, with its control service, as `catchment center` does."""
     from catchment.spark.pipelines.runner import Runner
 
-    control = ControlService(Project.load(world.folder))
-    deployment = Deployment.load(world.folder)
-    services = (control, FlightSqlService(world.folder / "state"))
+    control = ControlService(Project.load(folder))
+    deployment = Deployment.load(folder)
+    services = (control, FlightSqlService(folder / "state"))
     runner = Runner(deployment, spark, (), True, services=services, on_reached=control.publish)
     return Machine(runner, ExitStack())
 

@@ -8,21 +8,42 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle, islice
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
-from tests.worlds.waiting import wait_until
+from tests.worlds.waiting import PATIENCE_S, wait_until
+
+
+class Release(NamedTuple):
+    """What Python runs to be the command `catchment`, and where it finds the package if not here."""
+
+    program: tuple[str, ...] = ("-m", "catchment.cli")
+    environment: Mapping[str, str] = MappingProxyType({})
+
+
+THIS_RELEASE = Release()
 
 
 class Role:
     """One command of catchment over a project, as a process; `state` is the folder that it works in.
 
-    `before` are words that stand before the command, such as those that run it on another machine.
+    `before` are words that stand before the command, such as those that run it on another machine. `release` says whose
+    code runs; it may be changed before the next start.
     """
 
-    def __init__(self, folder: Path, *command: str, state: Path | None = None, before: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *command: str,
+        state: Path | None = None,
+        before: Sequence[str] = (),
+        release: Release = THIS_RELEASE,
+    ) -> None:
+        self.release = release
         self.folder = folder
         self.command = command
         self.before = tuple(before)
@@ -35,8 +56,9 @@ class Role:
         self._journal_at_start = self.journal()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.before, sys.executable, "-m", "catchment.cli", *self.command, "--json"],
+                [*self.before, sys.executable, *self.release.program, *self.command, "--json"],
                 cwd=self.folder,
+                env={**os.environ, **self.release.environment},
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -48,6 +70,13 @@ class Role:
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+    def stop(self) -> None:
+        """End the process cleanly, as a supervisor does, and see that it did not fail."""
+        assert self.process is not None
+        self.process.terminate()
+        code = self.process.wait(PATIENCE_S)
+        assert code == 0, f"{self.command} ended with {code}:\n{self.last_words}"
 
     def end(self) -> None:
         """Kill whatever is left of it, its JVM included."""
