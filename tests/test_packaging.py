@@ -77,7 +77,10 @@ def test_the_compose_file_runs_commands_that_exist_in_images_that_are_declared()
 
 @pytest.mark.parametrize(
     "command",
-    [("hadolint", "--no-color", "packaging/Containerfile"), ("docker-compose", "-f", "packaging/compose.yaml", "config")],
+    [
+        ("hadolint", "--no-color", "packaging/Containerfile"),
+        ("docker-compose", "-f", "packaging/compose.yaml", "config"),
+    ],
     ids=["hadolint", "docker-compose"],
 )
 def test_tools_of_containers_find_nothing_wrong(command: tuple[str, ...]) -> None:
