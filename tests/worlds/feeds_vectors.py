@@ -39,6 +39,7 @@ from tests.worlds.feeds_world import (
     LAYERED,
     NEARBY,
     SECOND,
+    TRIO,
     Walkers,
     carry_at_random,
     finish,
@@ -74,7 +75,7 @@ MALFORMED = (
     '[1,"b",["p",{"version":2,"streams":[],"feeds":[{"kind":"k","stream":"s","keep":true,"columns":[]}],"views":[]}]]',
 )
 ONE_SIDED = NEARBY.replace("'3 seconds'", "'a: 3 seconds, b: 1 second'")
-VIEWS = (HOURLY, FILTERED, LAYERED, ONE_SIDED)
+VIEWS = (HOURLY, FILTERED, LAYERED, ONE_SIDED, TRIO)
 _TEXTS = ("", "a", "ab", "b", "\u00e9", "\U0001f600", "\uffee", "Z")
 _LAYOUT = {"number": [0, 1, 2], "text": [3, 4], "boolean": [5, 6]}  # positions of slot 0 by type
 

@@ -41,6 +41,11 @@ CREATE FEED VIEW meet WITH (lifetime = '2 seconds') AS SELECT n.user, n.friend, 
 FROM nearby n JOIN status s ON s.user = n.friend WHERE s.free;
 """
 )
+TRIO = """
+CREATE FEED VIEW trio WITH (lifetime = 'a: 2 seconds, b: 1 second, s: 3 seconds') AS SELECT a.user, b.user AS friend
+FROM location a JOIN friends f ON a.user = f.user JOIN location b ON f.friend = b.user JOIN status s ON s.user = b.user
+WHERE s.free AND distance(a.lat, a.lon, b.lat, b.lon) < f.radius;
+"""
 SHARES = (0.1, 0.25, 0.5, 1.0)
 Friend = tuple[int, int, float, float, float]
 

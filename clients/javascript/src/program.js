@@ -69,7 +69,7 @@ function checkView(view) {
 
 function checkReads(view, widths) {
   expect(view.inputs.every((input) => widths.has(input)), `view '${view.name}' reads what is not in the program`);
-  const slots = [...view.inputs.map((input) => widths.get(input)), Infinity, view.inputs.length];
+  const slots = [...view.inputs.map((input) => widths.get(input)), Infinity, view.inputs.length, view.inputs.length];
   for (const tree of [view.match, ...view.outputs.map(([, output]) => output)]) {
     checkPlaces(tree, slots, `view '${view.name}'`);
   }
@@ -123,8 +123,8 @@ export class CompiledProgram {
 }
 
 // Return the outputs of events that match, or null.
-export function evaluate(view, row, values) {
-  const slots = [...values, row.params, row.devices];
+export function evaluate(view, row, met) {
+  const slots = [...met.map((event) => event.values), row.params, row.devices, met.map((event) => event.atUs)];
   if (view.match(slots) !== true) return null;
   return view.outputs.map((output) => finite(output(slots)));
 }

@@ -5,7 +5,7 @@
 import { evaluate } from "./program.js";
 import { rankOf } from "./sampling.js";
 
-export const DEFAULT_LIMITS = { awayUs: 900_000_000, maxEvents: 20_000 };
+export const DEFAULT_LIMITS = { awayUs: 900_000_000, maxEvents: 50_000 };
 
 export class ViewHost {
   constructor(program, limits = DEFAULT_LIMITS) {
@@ -65,7 +65,7 @@ export class ViewHost {
       const role = row.inputs.indexOf(event.feed);
       if (rankOf(event.feed, event.key) >= row.shares[role]) return [];
       return meetings(row, role, event, partners, compiled.form.lifetimes_us).flatMap((met) => {
-        const values = evaluate(compiled, row, met.map((each) => each.values));
+        const values = evaluate(compiled, row, met);
         return values === null ? [] : [match(view, row, ordinal, met, values, compiled.form)];
       });
     });
