@@ -1,7 +1,12 @@
 """The routes of a run: from each site, hop by hop over declared links, to the center.
 
-The route of a site has the fewest links, and of those routes the least sum of latency^2 / bandwidth, as in plans. Every
-site has one next site, so the routes form a tree: what meets at a site goes on together, and can be merged there.
+The route of a site is the one that carries a segment to the center soonest, by what its links declare; plans take the
+same routes. Every site on a route takes a segment whole before it sends on, so the times of the links add up. A link
+that declares nothing takes no time beside that of its end, so where no link declares anything the fewest links win.
+
+Every site has one next site, so the routes form a tree: what meets at a site goes on together, and can be merged there.
+Routes follow from the project alone, so that all processes agree on them without a word. What is measured decides which
+way a segment takes from one end to the next (`catchment.project.ways`).
 """
 
 from __future__ import annotations
@@ -16,6 +21,15 @@ from catchment.project.sections import Link
 
 LinkName = tuple[str, str]
 
+SEGMENT_BYTES = 256 * 1024  # size of the segment whose time on the way is compared
+HOP_US = 250_000  # how long a segment waits about at the end of a link: processes look at what has landed this often
+
+
+def carry_us(bandwidth_bytes_per_s: float | None, latency_us: int) -> int:
+    """Return how long a link takes to carry a segment to the next site, and how long that takes to see it."""
+    sending_us = 0 if bandwidth_bytes_per_s is None else round(SEGMENT_BYTES / bandwidth_bytes_per_s * 1e6)
+    return latency_us + sending_us + HOP_US
+
 
 @dataclass(frozen=True)
 class Routes:
@@ -26,18 +40,19 @@ class Routes:
 
     @classmethod
     def of(cls, project: Project) -> Routes:
-        """Find the routes of a project: Dijkstra from the center, against the links, by (links, cost, names)."""
+        """Find the routes of a project: Dijkstra from the center, against the links, by (time, links, names)."""
         hops: dict[str, str] = {}
-        queue: list[tuple[int, float, str, str]] = [(0, 0.0, project.center, "")]
+        queue: list[tuple[int, int, str, str]] = [(0, 0, project.center, "")]
         while queue:
-            links, cost, site, hop = heapq.heappop(queue)
+            time_us, links, site, hop = heapq.heappop(queue)
             if site in hops or (site == project.center and hop):
                 continue
             if hop:
                 hops[site] = hop
             for link in project.links.values():
                 if link.destination == site:
-                    heapq.heappush(queue, (links + 1, cost + _cost_per_byte(link), link.origin, site))
+                    taken_us = time_us + carry_us(link.bandwidth_bytes_per_s, link.latency_us)
+                    heapq.heappush(queue, (taken_us, links + 1, link.origin, site))
         return cls(project.center, hops)
 
     def reaches(self, site: str) -> bool:
@@ -104,8 +119,3 @@ def first_link(project: Project, site: str) -> Link:
 def outgoing_link(project: Project, site: str) -> Link:
     """Return the link from a site to the next one on its route."""
     return project.link(site, Routes.of(project).hops.get(site, project.center))
-
-
-def _cost_per_byte(link: Link) -> float:
-    bandwidth = link.bandwidth_bytes_per_s
-    return 0.0 if bandwidth is None else (link.latency_us / 1e6) ** 2 / bandwidth

@@ -18,7 +18,8 @@ _HEAD = """\
 SITES_DOC = "One table per site. Names: letters, digits, _ and -. Every setting of a site is optional."
 LINKS_DOC = """\
 One table per link. Every site where a stream is born needs a route to the center: a link, or links through other
-sites, which merge what meets there and send it on. The route with the fewest links is taken."""
+sites, which merge what meets there and send it on. The route that carries a segment
+soonest by bandwidth and latency is taken; where links declare nothing, the one with the fewest links."""
 SPARK_SETTINGS_DOC = "passed to Spark unchanged"
 SECURITY_DOC = """\
 Paths are relative to the project folder; {site} in them is the name of a site. Without these files sites can be reached

@@ -1,7 +1,7 @@
 """Sites and links as the planner sees them: which sites compute, what links can carry, the routes between sites.
 
-Traffic between two sites without a link of their own goes through others: the route with the fewest links, and of those
-the one with the least latency^2 / bandwidth. A site on the route only forwards.
+Traffic between two sites takes the route that carries a segment soonest, as a run does (`catchment.project.routes`): a
+link of their own, or links over others where those are faster. A site on the route only forwards.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import cached_property
 from catchment.errors import PlanError
 from catchment.project.config import Project
 from catchment.project.options import did_you_mean
+from catchment.project.routes import carry_us
 
 LinkName = tuple[str, str]
 
@@ -48,6 +49,12 @@ class WanLink:
     def cost_per_byte(self) -> float:
         """latency^2 / bandwidth: what Pietzuch et al. (ICDE'06) and Sana charge for one byte per second."""
         return self.latency_s**2 / self.bandwidth_bytes_per_s
+
+    @cached_property
+    def carry_us(self) -> int:
+        """How long it takes to carry a segment, as a run compares routes."""
+        bandwidth = None if math.isinf(self.bandwidth_bytes_per_s) else self.bandwidth_bytes_per_s
+        return carry_us(bandwidth, round(self.latency_s * 1e6))
 
 
 @dataclass(frozen=True)
@@ -107,14 +114,15 @@ class Topology:
         return leaving
 
     def _search(self, origin: str) -> dict[str, tuple[LinkName, ...]]:
-        """Return the routes from a site to all others, by Dijkstra over (number of links, cost, names)."""
+        """Return the routes from a site to all others, by Dijkstra over (time, number of links, names)."""
         found: dict[str, tuple[LinkName, ...]] = {}
-        queue: list[tuple[int, float, str, tuple[LinkName, ...]]] = [(0, 0.0, origin, ())]
+        queue: list[tuple[int, int, str, tuple[LinkName, ...]]] = [(0, 0, origin, ())]
         while queue:
-            hops, cost, site, route = heapq.heappop(queue)
+            time_us, links, site, route = heapq.heappop(queue)
             if site in found:
                 continue
             found[site] = route
             for link in self._leaving.get(site, ()):
-                heapq.heappush(queue, (hops + 1, cost + link.cost_per_byte, link.destination, (*route, link.name)))
+                taken_us = time_us + link.carry_us
+                heapq.heappush(queue, (taken_us, links + 1, link.destination, (*route, link.name)))
         return found
