@@ -2,29 +2,39 @@
 
 Each server and each sender uses the files of its own site. Where nothing is configured, processes of one user on one
 machine find a common secret in the state folder.
+
+Segments go over forwarders only where an end can prove to the other who it is whoever hands it on: by certificates that
+the project's authority signs, or by that common secret. With tokens alone there is one way, the direct link.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from catchment.errors import ConfigError
+from catchment.keys.seals import SiteSealCheck, SiteSealer
 from catchment.keys.tls import TlsFiles, find_expiry_us
 from catchment.keys.tokens import LoopbackTokens, TokenCheck, TokenFile, read_token
 from catchment.progress.window_observer import WindowObserver
-from catchment.project.config import Project
+from catchment.project.config import PROJECT_FILE, Project
 from catchment.project.option_kinds import join_address
+from catchment.project.routes import LinkName
 from catchment.project.sections import Link, SecurityFiles
+from catchment.project.ways import Way, Ways
 from catchment.timeline import Clock
-from catchment.wire.grpc_server import CallService, InboxServer, is_loopback
+from catchment.wire.envelope import AroundUplink
+from catchment.wire.forwarder import Forwarder, Hop, NoInbox
+from catchment.wire.grpc_server import CallService, InboxServer, Receiver, is_loopback
 from catchment.wire.grpc_uplink import GrpcUplink
 from catchment.wire.inbox import Inbox
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
-from catchment.wire.shaper import Shaper
+from catchment.wire.shaper import LinkBucket, Shaper
 from catchment.wire.uplink import Uplink
+from catchment.wire.way_chooser import WayRules
+from catchment.wire.way_switch import Line
 
 LOOPBACK = "127.0.0.1"
 
@@ -39,18 +49,31 @@ class Connections:
     observer: WindowObserver | None = None
     functions: str = ""  # of the project, with the digits of their code: both ends of a link compare them
     services: Sequence[CallService] = ()  # beside the inbox of the center
+    way_rules: WayRules = WayRules()  # when senders leave a way for another
+    addresses: dict[str, str] = field(default_factory=dict)  # where servers of this process listen, by site
+    forwarders: dict[str, Forwarder] = field(default_factory=dict, init=False)  # of the servers that were made
+    _buckets: dict[LinkName, LinkBucket] = field(default_factory=dict, init=False)
 
     def make_server(self, site: str, inbox: Inbox) -> InboxServer:
         """Return a server at a site that lets other sites send to an inbox."""
         inbox.functions = self.functions
+        return self._make_server(site, inbox)
+
+    def make_forward_server(self, site: str) -> InboxServer | None:
+        """Return a server at a site that only forwards for others; None if it lies on no way of others."""
+        forwards = site in self.ways.forwarders and self._can_seal(self._files(site))
+        return self._make_server(site, NoInbox(site)) if forwards else None
+
+    def _make_server(self, site: str, receiver: Receiver) -> InboxServer:
         files = self._files(site)
         return InboxServer(
-            inbox,
+            receiver,
             *listen_address(self.project, site),
             _tls(files),
             self._token_check(files),
             client_certificates=files.uses_tls and self.project.security.asks_for_certificates,
             services=self.services if site == self.project.center else (),
+            forwarder=self._make_forwarder(site),
         )
 
     def make_sender(self, link: Link, site: str, address: str, outbox: Outbox) -> Sender:
@@ -63,9 +86,80 @@ class Connections:
         def open_uplink() -> Uplink:  # the files are read for every connection: they may have been replaced
             return self.wrap_uplink(GrpcUplink(address, self._read_token(files, site), tls))
 
-        shaper = Shaper(link.bandwidth_bytes_per_s, link.latency_us / 1e6)
         on_acked = None if self.observer is None else partial(self.observer.note_acked, site)
-        return Sender(outbox, open_uplink, shaper, self.clock, on_acked=on_acked, functions=self.functions)
+        return Sender(
+            outbox,
+            open_uplink,
+            self._shape(link),
+            self.clock,
+            on_acked=on_acked,
+            functions=self.functions,
+            around=self._lines_around(site, outbox.destination),
+            rules=self.way_rules,
+        )
+
+    # ---- ways over forwarders
+
+    @cached_property
+    def ways(self) -> Ways:
+        """The ways of the project."""
+        return Ways.of(self.project)
+
+    def _lines_around(self, site: str, end: str) -> list[Line]:
+        """Return the lines from a site around its direct link to the next end."""
+        if self.ways.next_end(site) != end or not self._can_seal(self._files(site)):
+            return []
+        return [self._line(way) for way in self.ways.from_end(site)[1:]]
+
+    def _line(self, way: Way) -> Line:
+        site, first = way[:2]
+        files = self._files(site)
+        tls = _tls(files)
+
+        def open_uplink() -> Uplink:
+            token = self._read_token(files, site)
+            uplink = self._open_hop(site, first)
+            check = SiteSealCheck(tls, None if files.uses_tls else self._loopback)
+            return self.wrap_uplink(AroundUplink(way, uplink, SiteSealer(tls, token), check))
+
+        return Line(way, open_uplink, self._shape(self.project.link(site, first)), self.ways.time_us(way))
+
+    def _make_forwarder(self, site: str) -> Forwarder | None:
+        """Return what answers envelopes at a site; None where no way of the project leads over forwarders."""
+        files = self._files(site)
+        if not self.ways.forwarders or not self._can_seal(files):
+            return None
+
+        def make_hop(to: str) -> Hop:
+            return Hop(partial(self._open_hop, site, to), self._shape(self.project.link(site, to)))
+
+        tls = _tls(files)
+        sealer = SiteSealer(tls, None if files.uses_tls else self._loopback.token_of(site))
+        tokens = TokenFile(files.tokens) if files.tokens is not None else None
+        seals = SiteSealCheck(tls, tokens if files.uses_tls else self._loopback)
+        made = Forwarder(site, self.ways.check, make_hop, sealer, seals)
+        self.forwarders[site] = made
+        return made
+
+    def _open_hop(self, site: str, to: str) -> GrpcUplink:
+        files = self._files(site)
+        address = self.addresses.get(to) or inbox_address(self.project, to)
+        _check_encrypted(files, site, address)
+        return GrpcUplink(address, self._read_token(files, site), _tls(files))
+
+    def _can_seal(self, files: SecurityFiles) -> bool:
+        """Return whether a site can prove who it is over forwarders."""
+        if files.uses_tls:
+            return None not in (files.tls_cert, files.tls_key, files.tls_ca)
+        return files.token is None
+
+    def _shape(self, link: Link) -> Shaper:
+        """Return a shaper of a link; all of one link share its bandwidth."""
+        bandwidth = link.bandwidth_bytes_per_s
+        if bandwidth is None:
+            return Shaper(latency_s=link.latency_us / 1e6)
+        bucket = self._buckets.setdefault((link.origin, link.destination), LinkBucket(bandwidth))
+        return Shaper(bandwidth, link.latency_us / 1e6, bucket=bucket)
 
     def certificate_expiry_us(self, site: str) -> int | None:
         """Return when the certificate of a site ends to be valid; None if it has none."""
@@ -96,6 +190,20 @@ class Connections:
 def listen_address(project: Project, site: str) -> tuple[str, int]:
     """Return the host and the port where a site listens; on loopback at a free port where none is declared."""
     return project.sites[site].listen or (LOOPBACK, 0)
+
+
+def inbox_address(project: Project, site: str) -> str:
+    """Return the host:port where other processes find the inbox of the center or of a relay."""
+    declared = project.sites[site]
+    found_at = declared.address or declared.listen
+    if found_at is None or found_at[1] == 0:
+        role = "center" if site == project.center else "site"
+        raise ConfigError(
+            f"other processes cannot find the {role} {site!r}: it has no fixed address",
+            where=str(project.folder / PROJECT_FILE),
+            hint=f'set listen = "host:port" in [sites.{site}], or run all in one process: catchment run',
+        )
+    return join_address(*found_at)
 
 
 def reached_at(project: Project, site: str, server: InboxServer) -> str:

@@ -37,7 +37,6 @@ from catchment.optimizer.sharing.share import BytesOf
 from catchment.optimizer.sharing.statistics import fill_with_guesses, load_statistics
 from catchment.progress.deferred import can_defer_by
 from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
-from catchment.project.option_kinds import join_address
 from catchment.project.routes import Routes
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.own_functions import check_names
@@ -353,20 +352,6 @@ def shed_choice(plans: Sequence[QueryPlan]) -> ShedChoice:
         tuple(p.name for p in plans),
         any(o.shed == NEVER for o in given),
     )
-
-
-def inbox_address(project: Project, site: str) -> str:
-    """Return the host:port where other processes find the inbox of the center or of a relay."""
-    declared = project.sites[site]
-    found_at = declared.address or declared.listen
-    if found_at is None or found_at[1] == 0:
-        role = "center" if site == project.center else "relay"
-        raise ConfigError(
-            f"other processes cannot find the {role} {site!r}: it has no fixed address",
-            where=str(project.folder / PROJECT_FILE),
-            hint=f'set listen = "host:port" in [sites.{site}], or run all in one process: catchment run',
-        )
-    return join_address(*found_at)
 
 
 def check_plan(plan: QueryPlan, catalog: Catalog) -> None:

@@ -33,6 +33,7 @@ class Relays:
     make_sender: Callable[[str, Outbox], Sender]
     make_server: Callable[[str, Inbox], InboxServer]
     observer: WindowObserver | None = None
+    forwarded: Callable[[str], Mapping[str, Any]] = lambda name: {}  # what a site has forwarded for others
     running: dict[str, RelayPipeline] = field(default_factory=dict, init=False)
     _servers: dict[str, InboxServer] = field(default_factory=dict, init=False)
     _closing: ExitStack = field(default_factory=ExitStack, init=False)
@@ -67,6 +68,10 @@ class Relays:
             return None
         return reached_at(self.deployment.project, name, self._servers[name])
 
+    def addresses(self) -> dict[str, str]:
+        """Return where the relays of this process listen."""
+        return {name: reached_at(self.deployment.project, name, server) for name, server in self._servers.items()}
+
     def follow(self, deployment: Deployment) -> None:
         """Carry what is deployed now; a relay may know a fragment before any site sends it."""
         self.deployment = deployment
@@ -86,11 +91,11 @@ class Relays:
         return all(relay.drained if once else relay.finished for relay in self.running.values())
 
     def status(self) -> dict[str, Mapping[str, Any]]:
-        return {name: relay.status() for name, relay in self.running.items()}
+        return {n: {**relay.status(), "forwarded": self.forwarded(n)} for n, relay in self.running.items()}
 
     def write_status(self, stopped: bool = False) -> None:
-        for relay in self.running.values():
-            write_status(relay.folder, relay.status(), stopped)
+        for name, status in self.status().items():
+            write_status(self.running[name].folder, status, stopped)
 
     def close(self) -> None:
         self._closing.close()

@@ -96,6 +96,11 @@ class TokenTable:
         """Return the table of some tokens, by site."""
         return cls({site: CallerTokens(hash_token(token)) for site, token in tokens.items()})
 
+    def hashes_of(self, site: str) -> tuple[str, ...]:
+        """Return the hashes that are valid for a site now; none for others than sites."""
+        tokens = self.callers.get(site)
+        return () if tokens is None or tokens.role != SITE else tokens.valid_at(self._clock.now_us())
+
     def find_caller(self, token: str) -> Caller | None:
         given = hash_token(token)
         now_us = self._clock.now_us()
@@ -116,6 +121,9 @@ class TokenFile:
 
     def find_caller(self, token: str) -> Caller | None:
         return self._table.read().find_caller(token)
+
+    def hashes_of(self, site: str) -> tuple[str, ...]:
+        return self._table.read().hashes_of(site)
 
 
 def read_token_file(path: Path) -> dict[str, CallerTokens]:
@@ -189,6 +197,9 @@ class LoopbackTokens:
 
     def token_of(self, site: str) -> str:
         return f"{site}:{hmac.digest(self._secret, site.encode(), 'sha256').hex()}"
+
+    def hashes_of(self, site: str) -> tuple[str, ...]:
+        return (hash_token(self.token_of(site)),)
 
     def find_caller(self, token: str) -> Caller | None:
         site, _, _ = token.partition(":")

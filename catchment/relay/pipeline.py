@@ -185,6 +185,7 @@ class RelayPipeline:
             "blocked": self.consumer.blocked_status(),
             "deferral": self.consumer.deferral_status(),
             **self.meter.link_status(self.sender.snapshot(), self.outbox.size_bytes, self.link.bandwidth_bytes_per_s),
+            "ways": self.sender.ways.status(),
             "disk": self.free_space.status(),
             "finished": self.finished,
         }

@@ -249,7 +249,7 @@ class SimulatedSender(Sender):
 
     def _sent(self, lane: int, segment: Pending, data: bytes, start_s: float, answer: Answer) -> None:
         try:
-            self._deliver(_Answered(answer), segment, data, start_s)
+            self._deliver(_Answered(answer), segment, data, start_s, self.ways.current)
         except (LinkError, RefusedError) as error:
             self._dispatch.give_back(segment)
             self._lane_failed(lane, error)

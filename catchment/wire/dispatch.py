@@ -18,6 +18,7 @@ from catchment.wire.link_meter import LinkCounters, LinkMeter
 from catchment.wire.outbox import Outbox, Pending
 from catchment.wire.uplink import LinkError, RefusedError
 
+PROBED_SEGMENTS = 64  # of those that wait, a probe copies the smallest of so many
 BACKLOG_SHARE = 0.5  # share of the bytes for the backlog while fresh segments wait too
 
 _log = logging.getLogger(__name__)
@@ -141,6 +142,10 @@ class Dispatch:
             if chosen:
                 self._under_way.add(chosen.sequence)
             return chosen
+
+    def smallest_pending(self) -> Pending | None:
+        """Return the smallest of the first segments that wait or are under way."""
+        return min(self._outbox.pending()[:PROBED_SEGMENTS], key=lambda segment: segment.size_bytes, default=None)
 
     def give_back(self, segment: Pending) -> None:
         with self._changed:

@@ -9,6 +9,9 @@ before memory is allocated for it; without TLS the server listens on loopback on
 certificate or a token; and a site may write only under the name that it showed. Certificates and tokens are read again
 when their files are replaced: tokens with the next call, certificates with the next connection.
 
+A site that forwards for others (`catchment.wire.forwarder`) is called in the same way, and proves who it is to the next
+site as its own sender does.
+
 Other services can stand beside the inbox, at the same address and with the same proofs (`CallService`). They are given
 who calls and with which role; only sites reach the inbox.
 """
@@ -29,15 +32,17 @@ from catchment.errors import CatchmentError, WireError
 from catchment.keys.tls import Tls, TlsSource
 from catchment.keys.tokens import SITE, Caller, TokenCheck, TokenTable
 from catchment.project.option_kinds import join_address
-from catchment.wire.inbox import Inbox
+from catchment.wire.limits import WireLimits
 from catchment.wire.peer_quota import PeerQuotas
-from catchment.wire.uplink import Introduction, RefusedError
+from catchment.wire.uplink import Greeting, Introduction, RefusedError
 
 CONNECT = "/catchment.Inbox/Connect"  # the call that introduces a sender
 SEGMENT = "/catchment.Inbox/Segment"  # the call that carries one segment
+FORWARD = "/catchment.Inbox/Forward"  # the call that carries either of them over forwarders
 TOKEN_HEADER = "authorization"
 BEARER = "Bearer "
 MAX_REQUEST_BYTES = 8192  # largest introduction of a sender
+MAX_ENVELOPE_BYTES = 32 * 1024  # what may be around a segment that is forwarded: its way, a certificate, a seal
 WORKERS = 16  # calls that are answered at once
 MAX_CALLS = 64  # calls that are under way at once; further ones fail and are sent again
 MAX_SERVICE_CALLS = 8  # of the workers, those that calls of other services may take; further ones fail
@@ -45,6 +50,27 @@ STOP_GRACE_S = 10.0  # how long calls under way are waited for at the end
 MIN_PING_MS = 5_000  # senders that ask more often whether the link still holds are cut off
 
 _SAID = {field.name for field in fields(Introduction)}  # what is known of an introduction; a later release may say more
+
+
+class Receiver(Protocol):
+    """What takes segments and counts what it refuses: an inbox, or a site that has none (`NoInbox`)."""
+
+    limits: WireLimits
+
+    def greet(self, introduction: Introduction, *, peer: str | None = None) -> Greeting: ...
+
+    def accept(self, data: bytes, *, peer: str | None = None) -> int: ...
+
+    def refuse(self, reason: str, message: str, hint: str | None = None, origin: str | None = None) -> RefusedError: ...
+
+
+class Forwarding(Protocol):
+    """What answers envelopes: it hands them on, or opens those that are for this site."""
+
+    def answer(self, data: bytes, peer: str | None, take: TakeEnvelope) -> bytes: ...
+
+
+TakeEnvelope = Callable[[str, bytes, str], dict[str, Any]]  # what a call with a body of an origin is answered
 
 
 class CallService(Protocol):
@@ -68,7 +94,7 @@ class InboxServer:
 
     def __init__(
         self,
-        inbox: Inbox,
+        inbox: Receiver,
         host: str,
         port: int,
         tls: TlsSource | None = None,
@@ -76,7 +102,9 @@ class InboxServer:
         *,
         client_certificates: bool | None = None,
         services: Sequence[CallService] = (),
+        forwarder: Forwarding | None = None,
     ) -> None:
+        self._forwarder = forwarder
         self._services = tuple(services)
         self._tokens = TokenTable.of(tokens) if isinstance(tokens, Mapping) else tokens
         found = None if tls is None else tls.read()
@@ -97,13 +125,13 @@ class InboxServer:
 
     def start(self) -> None:
         assert self._server is None, "started twice"
-        calls = _Calls(self._inbox, self._tokens, self._client_certificates, self._services)
+        calls = _Calls(self._inbox, self._tokens, self._client_certificates, self._services, self._forwarder)
         server = grpc.server(
             futures.ThreadPoolExecutor(WORKERS, thread_name_prefix="inbox"),
             handlers=(calls,),
             options=[
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", self._inbox.limits.frame_bytes + MAX_REQUEST_BYTES),
+                ("grpc.max_receive_message_length", self._inbox.limits.frame_bytes + MAX_ENVELOPE_BYTES),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_MS),
             ],
             maximum_concurrent_rpcs=MAX_CALLS,
@@ -160,8 +188,14 @@ class _Calls(grpc.GenericRpcHandler):
     """The two calls of the inbox, each answered by one JSON document, and those of the services beside it."""
 
     def __init__(
-        self, inbox: Inbox, tokens: TokenCheck | None, client_certificates: bool, services: Sequence[CallService]
+        self,
+        inbox: Receiver,
+        tokens: TokenCheck | None,
+        client_certificates: bool,
+        services: Sequence[CallService],
+        forwarder: Forwarding | None,
     ) -> None:
+        self._forwarder = forwarder
         self._inbox = inbox
         self._tokens = tokens
         self._client_certificates = client_certificates
@@ -187,18 +221,20 @@ class _Calls(grpc.GenericRpcHandler):
             return self._handler(site, self._take)
         if details.method == CONNECT:
             return self._handler(site, self._greet)
+        if details.method == FORWARD and self._forwarder is not None:
+            return self._handler(site, self._forward)
         self._inbox.refuse("corrupt", f"no such call: {details.method!r:.80}")
         return _end_call(grpc.StatusCode.UNIMPLEMENTED, "no such call")
 
-    def _handler(self, site: str | None, answer: Callable[[bytes, str | None], dict[str, Any]]) -> Any:
+    def _handler(self, site: str | None, answer: Callable[[bytes, str | None], dict[str, Any] | bytes]) -> Any:
         def handle(data: bytes, context: Any) -> bytes:
             try:
                 peer = self._prove(site, context)
                 self._check_quota(peer or context.peer(), len(data))
                 document = answer(data, peer)
             except RefusedError as error:
-                document = {"refused": error.reason, "message": error.message, "hint": error.hint}
-            return json.dumps(document).encode()
+                document = _describe_refusal(error)
+            return document if isinstance(document, bytes) else json.dumps(document).encode()
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
@@ -225,6 +261,22 @@ class _Calls(grpc.GenericRpcHandler):
     def _take(self, data: bytes, peer: str | None) -> dict[str, Any]:
         return {"number": self._inbox.accept(data, peer=peer)}
 
+    def _forward(self, data: bytes, peer: str | None) -> bytes:
+        assert self._forwarder is not None
+        try:
+            return self._forwarder.answer(data, peer, self._take_forwarded)
+        except RefusedError as error:
+            if error.retryable:  # nothing that the caller has done
+                raise
+            raise self._inbox.refuse(error.reason, error.message, error.hint, peer) from error
+
+    def _take_forwarded(self, call: str, body: bytes, origin: str) -> dict[str, Any]:
+        """Answer a call of an origin that came over forwarders, as if the origin had called itself."""
+        try:
+            return self._greet(body, origin) if call == CONNECT else self._take(body, origin)
+        except RefusedError as error:
+            return _describe_refusal(error)
+
     def _greet(self, data: bytes, peer: str | None) -> dict[str, Any]:
         try:
             if len(data) > MAX_REQUEST_BYTES:
@@ -250,6 +302,10 @@ class _Calls(grpc.GenericRpcHandler):
     def _check_quota(self, peer: str, size_bytes: int) -> None:
         if not self._quotas.take(peer, size_bytes):
             raise self._inbox.refuse("too_fast", f"{peer!r} sends more than its share; send again later", origin=peer)
+
+
+def _describe_refusal(error: RefusedError) -> dict[str, Any]:
+    return {"refused": error.reason, "message": error.message, "hint": error.hint}
 
 
 def _end_call(code: Any, message: str) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import grpc
 
 from catchment.keys.tls import TlsSource
-from catchment.wire.grpc_server import BEARER, CONNECT, SEGMENT, TOKEN_HEADER
+from catchment.wire.grpc_server import BEARER, CONNECT, FORWARD, SEGMENT, TOKEN_HEADER
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.uplink import REASONS, Greeting, Introduction, LinkError, RefusedError
 
@@ -43,15 +44,12 @@ class GrpcUplink:
         self._limits = limits
         self._metadata = ((TOKEN_HEADER, BEARER + token),) if token else ()
         self._channel = _open_channel(address, tls)
-        self._calls = {kind: self._channel.unary_unary(kind) for kind in (CONNECT, SEGMENT)}
+        self._calls = {kind: self._channel.unary_unary(kind) for kind in (CONNECT, SEGMENT, FORWARD)}
 
     def connect(self, introduction: Introduction) -> Greeting:
         said = {name: value for name, value in asdict(introduction).items() if value}
         answer = self._call(CONNECT, json.dumps(said).encode(), CONNECT_TIMEOUT_S)
-        versions = answer.get("versions")
-        if versions is None:
-            return Greeting(answer["number"], answer.get("chain"))
-        return Greeting(answer["number"], answer.get("chain"), tuple(versions))
+        return to_greeting(answer)
 
     def send(self, data: bytes) -> int:
         if len(data) > self._limits.frame_bytes:
@@ -60,21 +58,28 @@ class GrpcUplink:
                 f"a segment of {len(data)} bytes is not sent: at most {self._limits.frame_bytes} are taken",
                 where=self._address,
             )
-        answer = self._call(SEGMENT, data, SEND_TIMEOUT_S + len(data) / SLOWEST_BYTES_PER_S)
+        answer = self._call(SEGMENT, data, _timeout_s(data))
         number: int = answer["number"]
         return number
+
+    def forward(self, data: bytes) -> bytes:
+        """Hand an envelope to the next site on its way; return what comes back."""
+        return self._ask(FORWARD, data, _timeout_s(data))
 
     def close(self) -> None:
         self._channel.close()
 
     def _call(self, kind: str, data: bytes, timeout_s: float) -> dict[str, Any]:
+        return read_answer(self._ask(kind, data, timeout_s), self._address)
+
+    def _ask(self, kind: str, data: bytes, timeout_s: float) -> bytes:
         try:
-            answer = self._calls[kind](data, timeout=timeout_s, metadata=self._metadata)
+            answer: bytes = self._calls[kind](data, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._explain(error) from error
         except ValueError as error:  # the channel was closed meanwhile
             raise LinkError(f"no answer: {error}", where=self._address) from error
-        return _read_answer(answer, self._address)
+        return answer
 
     def _explain(self, error: Any) -> LinkError | RefusedError:
         code = error.code()
@@ -99,7 +104,19 @@ def _open_channel(address: str, tls: TlsSource | None) -> Any:
     return grpc.secure_channel(address, credentials, options=_CHANNEL)
 
 
-def _read_answer(text: bytes, address: str) -> dict[str, Any]:
+def _timeout_s(data: bytes) -> float:
+    return SEND_TIMEOUT_S + len(data) / SLOWEST_BYTES_PER_S
+
+
+def to_greeting(answer: Mapping[str, Any]) -> Greeting:
+    """Return the greeting that an answer holds."""
+    versions = answer.get("versions")
+    if versions is None:
+        return Greeting(answer["number"], answer.get("chain"))
+    return Greeting(answer["number"], answer.get("chain"), tuple(versions))
+
+
+def read_answer(text: bytes, address: str) -> dict[str, Any]:
     """Return an answer that has a number, and maybe the text of a chain and a list of versions; raise a refusal."""
     try:
         answer: dict[str, Any] = json.loads(text)

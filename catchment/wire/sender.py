@@ -3,6 +3,9 @@
 A few lanes (threads) share the link, so that one segment can be on the wire while others wait for their acks; each lane
 has its own uplink. Nothing is lost by stopping or killing it at any time: the outbox is the only state.
 
+Where several ways lead to the end that it sends to (`around`), all lanes use the one that
+`catchment.wire.way_chooser` names, and one thread more watches the ways and starts probes.
+
 A link that fails is tried again after a delay that doubles up to `MAX_RETRY_S`, which is short, so that a link that is
 back is soon used; delays are drawn at random within a factor of two, so that many sites do not come back at once. A far
 side that has no room for now is left alone in the same way, by all lanes. A refusal that the same bytes cannot overcome
@@ -18,7 +21,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 
@@ -38,6 +41,8 @@ from catchment.wire.uplink import (
     Uplink,
 )
 from catchment.wire.versions import choose_version, describe_versions
+from catchment.wire.way_chooser import WayRules
+from catchment.wire.way_switch import Line, WaySwitch
 
 LANES = 4  # segments under way at once
 FIRST_RETRY_S = 0.05  # delay after a link has failed; doubled with each further failure
@@ -48,6 +53,7 @@ RECONNECT_REASONS = ("unauthenticated", "already_taken", "other_history")
 BUSY_REASONS = ("full", "too_fast", "closed")  # refusals of any segment for the time being
 STOP_GRACE_S = 2.0  # how long calls under way may take after a stop
 IDLE_CHECK_S = 0.5  # an append without a notify is found after this long
+WATCH_S = 0.5  # how often it is decided which way to use, where there are several
 
 
 class RetryDelay:
@@ -90,23 +96,29 @@ class Sender:
         on_acked: Callable[[int], None] | None = None,
         functions: str = "",
         versions: tuple[int, ...] | None = None,
+        around: Sequence[Line] = (),
+        rules: WayRules | None = None,
     ) -> None:
         self._outbox = outbox
         self._versions = versions or frame_versions.SPOKEN_VERSIONS  # of frames, that it writes
         self._functions = functions  # what it says of its project's functions when it connects
-        self._make_uplink = uplink_factory
-        self._shaper = shaper or Shaper()
+        clock = clock or SystemClock()
+        direct = Line((outbox.origin, outbox.destination), uplink_factory, shaper or Shaper())
+        self._lines = (direct, *around)
+        self.ways = WaySwitch(self._lines, clock, rules or WayRules())
         order = SendOrder(limits.ahead_segments, backlog_share)
-        self._dispatch = Dispatch(outbox, order, clock or SystemClock(), on_acked)
-        self._wire = threading.Lock()  # held while a segment goes onto the wire: one at a time
+        self._dispatch = Dispatch(outbox, order, clock, on_acked)
         self._stopping = threading.Event()
-        self._uplinks: dict[int, Uplink] = {}  # by lane
+        self._uplinks: dict[int, tuple[Line, Uplink]] = {}  # by lane
+        self._probe: tuple[threading.Thread, list[Uplink]] | None = None  # the last one, and what it has opened
         self._busy = RetryDelay(f"{outbox.origin} busy")  # while the far side has no room
         name = f"sender-{outbox.origin}-{outbox.destination}"
         self._lanes = [
             threading.Thread(target=self._run, args=(lane,), name=f"{name}-{lane}", daemon=True)
             for lane in range(lanes)
         ]
+        if self.ways.has_several and lanes:
+            self._lanes.append(threading.Thread(target=self._watch, name=f"{name}-ways", daemon=True))
 
     def start(self) -> None:
         for lane in self._lanes:
@@ -119,18 +131,23 @@ class Sender:
     def stop(self) -> None:
         """Stop after the calls under way, or when they take too long; what is not acked stays in the outbox."""
         self._stopping.set()
-        self._shaper.release()
+        for line in self._lines:
+            line.shaper.release()
         self._dispatch.notify()
         self._join_lanes()
-        for uplink in list(self._uplinks.values()):
+        for _, uplink in list(self._uplinks.values()):
             uplink.close()
+        if self._probe is not None:
+            for uplink in list(self._probe[1]):
+                uplink.close()
         self._join_lanes()
 
     def _join_lanes(self) -> None:
         end_s = time.monotonic() + STOP_GRACE_S
-        for lane in self._lanes:
-            if lane.is_alive():
-                lane.join(max(end_s - time.monotonic(), 0.0))
+        probing = [self._probe[0]] if self._probe is not None else []
+        for thread in (*self._lanes, *probing):
+            if thread.is_alive():
+                thread.join(max(end_s - time.monotonic(), 0.0))
 
     def raise_failure(self) -> None:
         """Raise what ended the sender, if anything did."""
@@ -153,18 +170,100 @@ class Sender:
         delay = RetryDelay(f"{self._outbox.origin} {lane}")
         try:
             while not self._stopping.is_set():
+                line = self.ways.current
                 try:
-                    with closing(self._make_uplink()) as uplink:
-                        self._uplinks[lane] = uplink
+                    with closing(line.open()) as uplink:
+                        self._uplinks[lane] = line, uplink
                         self._introduce(uplink, lane)
+                        self.ways.note_answered(line)
                         delay.reset()
-                        self._drain(uplink)
+                        self._drain(uplink, line)
                 except (LinkError, RefusedError) as error:
+                    if self._is_left(line):  # its connection was closed because of that
+                        delay.reset()
+                        continue
                     self._dispatch.lane_down(lane, error)
+                    self._note_failure(line, error)
                     self._stopping.wait(delay.next_s() if error.retryable else delay.draw_s(REFUSED_RETRY_S))
         except BaseException as error:  # noqa: BLE001 - a thread's end must not go unnoticed: raise_failure() raises it
             self._stopping.set()
             self._dispatch.fail(error)
+
+    def _is_left(self, line: Line) -> bool:
+        """Return whether another line is used now, which a lane should try at once."""
+        return self.ways.current is not line and not self._stopping.is_set()
+
+    def _note_failure(self, line: Line, error: LinkError | RefusedError) -> None:
+        """Note that a line has failed, or that its end has answered, though it refuses."""
+        if isinstance(error, RefusedError):
+            self.ways.note_answered(line)
+        else:
+            self.ways.note_failed(line, error)
+
+    # ---- several ways
+
+    def _watch(self) -> None:
+        """Decide now and then which way to use, and probe others where that may pay."""
+        try:
+            while not self._stopping.wait(WATCH_S):
+                change, probed = self.ways.step(self._outbox.size_bytes)
+                if change is not None:
+                    self._leave_old_lines()
+                if probed is not None:
+                    self._start_probe(probed)
+        except BaseException as error:  # noqa: BLE001 - a thread's end must not go unnoticed: raise_failure() raises it
+            self._stopping.set()
+            self._dispatch.fail(error)
+
+    def _leave_old_lines(self) -> None:
+        """Close the connections of the way that was left; what was under way there is sent again over the other."""
+        current = self.ways.current
+        for line, uplink in list(self._uplinks.values()):
+            if line is not current:
+                uplink.close()
+        self._dispatch.notify()
+
+    def _start_probe(self, line: Line) -> None:
+        opened: list[Uplink] = []
+        name = f"sender-{self._outbox.origin}-probe"
+        thread = threading.Thread(target=self._run_probe, args=(line, opened), name=name, daemon=True)
+        self._probe = thread, opened
+        thread.start()
+
+    def _run_probe(self, line: Line, opened: list[Uplink]) -> None:
+        try:
+            with closing(line.open()) as uplink:
+                opened.append(uplink)
+                uplink.connect(self._introduction())
+                rate = self._send_copy(uplink, line)
+            self.ways.note_probed(line, rate)
+        except RefusedError:  # the end has answered
+            self.ways.note_probed(line, None)
+        except LinkError as error:
+            self.ways.note_probed(line, None, error)
+        except BaseException as error:  # noqa: BLE001 - a thread's end must not go unnoticed: raise_failure() raises it
+            self._stopping.set()
+            self._dispatch.fail(error)
+
+    def _send_copy(self, uplink: Uplink, line: Line) -> float | None:
+        """Send a segment that waits over a way beside the used one; return bytes per second, None if none waits."""
+        segment = self._dispatch.smallest_pending()
+        data = None if segment is None else self._outbox.read(segment.sequence)
+        if segment is None or data is None:
+            return None
+        with line.wire:
+            start_s = self._dispatch.now_s()
+            line.shaper.transmit(len(data))
+        sent_s = self._dispatch.now_s()
+        line.shaper.travel()
+        self._dispatch.note_sent(segment)
+        self.ways.note_copied(line, len(data))
+        acked = uplink.send(data)
+        line.shaper.travel()
+        self._take_ack(segment, acked, start_s, sent_s)
+        return len(data) / max(self._dispatch.now_s() - start_s, 1e-6)
+
+    # ---- the far side
 
     def _introduce(self, uplink: Uplink, lane: int) -> None:
         """Connect, and learn what has arrived without an ack that was heard."""
@@ -234,31 +333,33 @@ class Sender:
         where = f"{self._outbox.origin} -> {self._outbox.destination}"
         return RefusedError(reason, message, where=where, hint=hint)
 
-    def _drain(self, uplink: Uplink) -> None:
-        while not self._stopping.is_set():
-            if not self._send_next(uplink):
+    def _drain(self, uplink: Uplink, line: Line) -> None:
+        while not self._stopping.is_set() and not self._is_left(line):
+            if not self._send_next(uplink, line):
                 self._dispatch.wait(IDLE_CHECK_S)
 
-    def _send_next(self, uplink: Uplink) -> bool:
+    def _send_next(self, uplink: Uplink, line: Line) -> bool:
         """Send one segment; return False if there is none to send."""
-        with self._wire:
+        with line.wire:
             start_s = self._dispatch.now_s()
             segment = self._dispatch.claim()
             data = self._outbox.read(segment.sequence) if segment else None
-            if data is not None:
-                self._shaper.transmit(len(data))
+            if segment is not None and data is not None:
+                self.ways.note_begun(line, segment.sequence, len(data))
+                line.shaper.transmit(len(data))
         if segment is None:
             return False
         try:
             if data is not None and not self._stopping.is_set():
-                self._deliver(uplink, segment, data, start_s)
+                self._deliver(uplink, segment, data, start_s, line)
         finally:
+            self.ways.note_ended(line, segment.sequence, arrived=False)  # unless it has arrived
             self._dispatch.give_back(segment)
         return True
 
-    def _deliver(self, uplink: Uplink, segment: Pending, data: bytes, start_s: float) -> None:
+    def _deliver(self, uplink: Uplink, segment: Pending, data: bytes, start_s: float, line: Line) -> None:
         sent_s = self._dispatch.now_s()
-        self._shaper.travel()
+        line.shaper.travel()
         self._dispatch.note_sent(segment)
         try:
             acked = uplink.send(data)
@@ -270,9 +371,13 @@ class Sender:
             else:
                 self._dispatch.hold(segment, error, MAX_RETRY_S if error.retryable else REFUSED_RETRY_S)
             return
+        line.shaper.travel()
+        self._take_ack(segment, acked, start_s, sent_s)
+        self.ways.note_ended(line, segment.sequence, arrived=True)
+
+    def _take_ack(self, segment: Pending, acked: int, start_s: float, sent_s: float) -> None:
         if acked != segment.sequence:
             raise LinkError(f"segment {segment.sequence} was sent, {acked} was acked")
         self._busy.reset()
-        self._shaper.travel()
         self._outbox.ack(acked)
         self._dispatch.note_acked(segment, start_s, sent_s)

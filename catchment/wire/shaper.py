@@ -44,8 +44,25 @@ class TokenBucket:
         return max(0.0, -self._level / self.bytes_per_s)
 
 
+class LinkBucket:
+    """The bucket of one link, for all that send over it: the site's own sender, and what it forwards."""
+
+    def __init__(self, bytes_per_s: float, clock: Clock | None = None) -> None:
+        self._bucket = TokenBucket(bytes_per_s, bytes_per_s * BURST_S)
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int) -> float:
+        """Take bytes now; return how many seconds to wait until the last of them has passed."""
+        with self._lock:
+            return self._bucket.take(size_bytes, self._clock.now_us() / 1e6)
+
+
 class Shaper:
-    """Make a sender wait as its link would; without `bytes_per_s` the real link is the only limit."""
+    """Make a sender wait as its link would; without `bytes_per_s` the real link is the only limit.
+
+    Several shapers of one link share its `bucket`.
+    """
 
     def __init__(
         self,
@@ -53,24 +70,21 @@ class Shaper:
         latency_s: float = 0.0,
         clock: Clock | None = None,
         sleep: Callable[[float], object] | None = None,
+        bucket: LinkBucket | None = None,
     ) -> None:
         if latency_s < 0:
             raise WireError(f"a latency of {latency_s} s was given; it must not be negative")
         self.bytes_per_s = bytes_per_s
         self.latency_s = latency_s
-        self._bucket = TokenBucket(bytes_per_s, bytes_per_s * BURST_S) if bytes_per_s is not None else None
-        self._clock = clock or SystemClock()
+        own = LinkBucket(bytes_per_s, clock) if bytes_per_s is not None and bucket is None else None
+        self._bucket = bucket or own
         self._released = threading.Event()
         self._sleep = sleep or self._released.wait
-        self._lock = threading.Lock()
 
     def transmit(self, size_bytes: int) -> None:
         """Wait while this many bytes go onto the wire."""
-        if self._bucket is None:
-            return
-        with self._lock:
-            wait_s = self._bucket.take(size_bytes, self._clock.now_us() / 1e6)
-        self._wait(wait_s)
+        if self._bucket is not None:
+            self._wait(self._bucket.take(size_bytes))
 
     def travel(self) -> None:
         """Wait for one passage of the link, one way."""

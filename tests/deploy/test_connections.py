@@ -191,7 +191,7 @@ def test_an_uplink_says_why_a_certificate_is_not_taken(tmp_path: Path) -> None:
         stranger = Connections(make_project(tmp_path / "machine", SECURED["certificates alone"]), SystemClock())
         outbox = Outbox(tmp_path / "out", "a", "relay", 10**9)
         sender = stranger.make_sender(Link("a", "relay"), "a", run.addresses["relay"], outbox)
-        uplink = sender._make_uplink()
+        uplink = sender.ways.current.open()
         with pytest.raises(LinkError, match="CERTIFICATE_VERIFY_FAILED"):
             uplink.connect(Introduction("a", "life"))
         uplink.close()

@@ -126,7 +126,10 @@ def site(
 def _run_site(
     deployment: Deployment, name: str, project: Path, seconds: float | None, log: LogChoice, as_json: bool
 ) -> None:
-    possible = dict.fromkeys((*deployment.sites, *deployment.routes.relays))
+    from catchment.project.ways import Ways
+
+    forwarders = sorted(Ways.of(deployment.project).forwarders)
+    possible = dict.fromkeys((*deployment.sites, *deployment.routes.relays, *forwarders))
     if name not in possible:
         raise ConfigError(
             f"site {name!r} has nothing to do: no view reads a stream from it, and no other site sends through it",
@@ -154,7 +157,7 @@ def center(
 
 def _check_addresses(deployment: Deployment, site: str) -> None:
     """Check that other processes can find this one, and that it can find the next one on its way to the center."""
-    from catchment.deploy.deployment import inbox_address
+    from catchment.deploy.connections import inbox_address
 
     routes = deployment.routes
     for name in {site, routes.hops.get(site, site)} & {routes.center, *routes.relays}:

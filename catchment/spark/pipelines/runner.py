@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from catchment.center.pipeline import CenterPipeline
-from catchment.deploy.connections import Connections
-from catchment.deploy.deployment import Deployment, inbox_address
+from catchment.deploy.connections import Connections, inbox_address
+from catchment.deploy.deployment import Deployment
 from catchment.deploy.expiry import ExpiryWatch
+from catchment.deploy.forwarding import Forwarding
 from catchment.deploy.housekeeping import SiteHousekeeping
 from catchment.deploy.rebalance import Rebalancer
 from catchment.deploy.relays import Relays
@@ -82,11 +83,19 @@ class Runner:
         self.connections = Connections(
             self.project, self.clock, self.wrap_uplink, self._traces, functions, self.services
         )
+        self.forwarding = Forwarding(self.connections)
         self._expiry = ExpiryWatch(self.connections, self.clock)
         whole = self.with_center and bool(self.sites)
         relays = [r for r in self.deployment.routes.relays if whole or r in self.sites]
-        make_server = self.connections.make_server
-        self.relays = Relays(self.deployment, relays, self.clock, self._relay_sender, make_server, self._traces)
+        self.relays = Relays(
+            self.deployment,
+            relays,
+            self.clock,
+            self._relay_sender,
+            self.connections.make_server,
+            self._traces,
+            self.forwarding.status,
+        )
 
     def _open_traces(self) -> WindowTraces | None:
         """Return what sends the lives of windows to a collector; None, and nothing imported, where that is off."""
@@ -109,11 +118,20 @@ class Runner:
             self.watcher.acknowledge()
             self.on_reached(self.deployment)
             self._center.start(self._closing)
+            self.connections.addresses[self.project.center] = self._center.address
         self._closing.callback(self.relays.close)
         self.relays.start()
+        self.connections.addresses.update(self.relays.addresses())
+        self._closing.callback(self.forwarding.close)
+        self.forwarding.start(site for site in self._hosted if site not in self.connections.addresses)
         for site in self.sites:
             if self.deployment.streams_at(site):
                 self._start_site(site)
+
+    @property
+    def _hosted(self) -> Sequence[str]:
+        """The sites that this process runs, also those where nothing is read; all of the project, if it runs whole."""
+        return tuple(self.project.sites) if self.with_center and self.sites else self.sites
 
     @property
     def center(self) -> CenterPipeline | None:
@@ -201,6 +219,8 @@ class Runner:
         """
         if not all(p.finished for p in self.pipelines):
             return False
+        if self._center is None and not self.pipelines and self.forwarding.running:
+            return False  # it forwards for others until it is stopped
         if not self.relays.is_finished(self.once and bool(self.pipelines)):
             return False
         return self._center is None or self._center.is_finished(self.once and bool(self.pipelines))
@@ -217,6 +237,7 @@ class Runner:
             "storage": self._housekeeping[pipeline.site].status(),
             "receivers": self._receivers[pipeline.site].status(),
             "certificate_expires_us": self._expiry.expiry_us(pipeline.site),
+            "forwarded": self.forwarding.status(pipeline.site),
             "tables": self._tables.status(),
         }
 
@@ -284,6 +305,8 @@ class Runner:
         for pipeline in self.pipelines:
             write_status(pipeline.folder, self._site_status(pipeline), stopped)
         self.relays.write_status(stopped)
+        for site in set(self.forwarding.running) - {pipeline.site for pipeline in self.pipelines}:
+            self.forwarding.write_status(site, stopped)
         if self._center is not None:
             self._center.write_status(stopped, self.watcher.refused)
 

@@ -19,6 +19,7 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
         "pending_rows": pipeline.core.pending_rows,
         "fragments": pipeline.core.fragment_status(),
         **pipeline.meter.link_status(link, pipeline.outbox.size_bytes, pipeline.link.bandwidth_bytes_per_s),
+        "ways": pipeline.sender.ways.status(),
         "statistics": pipeline.meter.statistics(),
         "shedding": {
             s.stream.name: s.shedding.status(len(pipeline.core.debts.of(s.stream.name)))
