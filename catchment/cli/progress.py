@@ -71,6 +71,7 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
         )
     notices = (
         *_low_disks(status),
+        *_ways(status),
         *_readers(status["sites"]),
         *_quarantined(status["sites"]),
         *_implausible_times(status["sites"]),
@@ -117,6 +118,27 @@ def _link(role: Mapping[str, Any]) -> str:
         return "up"
     since = role.get("link_down_since_us")
     return f"down for {ago(since)}: {error}".rstrip(": ") if since is not None else error or "down"
+
+
+def _ways(status: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Say which way the segments of a role take that has several, since when and why, and what the others gave."""
+    for name, role in (*status["sites"].items(), *status.get("relays", {}).items()):
+        ways = role.get("ways") or {}
+        known = ways.get("known", ())
+        if len(known) > 1 and (ways["used"] != known[0]["way"] or ways["congested"]):
+            others = ", ".join(_other_way(way) for way in known if way["way"] != ways["used"])
+            used = " -> ".join(ways["used"])
+            yield Text(f"{name}: sends {used} for {ago(ways['since_us'])}, because {ways['reason']}; {others}")
+
+
+def _other_way(way: Mapping[str, Any]) -> str:
+    name = " -> ".join(way["way"])
+    if way["last_error"]:
+        return f"{name} fails: {way['last_error'].splitlines()[0][:80]}"
+    probed = way["probed_bytes_per_s"]
+    if probed is not None:
+        return f"{name} gave {size(round(probed))}/s {way['probed_s_ago']:.0f} s ago"
+    return f"{name} was not probed"
 
 
 def _waiting(role: Mapping[str, Any]) -> str:

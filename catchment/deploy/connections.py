@@ -49,7 +49,7 @@ class Connections:
     observer: WindowObserver | None = None
     functions: str = ""  # of the project, with the digits of their code: both ends of a link compare them
     services: Sequence[CallService] = ()  # beside the inbox of the center
-    way_rules: WayRules = WayRules()  # when senders leave a way for another
+    way_rules: WayRules = field(default_factory=WayRules)  # when senders leave a way for another
     addresses: dict[str, str] = field(default_factory=dict)  # where servers of this process listen, by site
     forwarders: dict[str, Forwarder] = field(default_factory=dict, init=False)  # of the servers that were made
     _buckets: dict[LinkName, LinkBucket] = field(default_factory=dict, init=False)

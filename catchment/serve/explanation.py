@@ -19,6 +19,7 @@ from catchment.optimizer.sharing.explain_sharing import explain_sharing
 from catchment.optimizer.sharing.link_traffic import fragment_traffic, link_traffic
 from catchment.optimizer.sharing.statistics import Statistics, fill_with_guesses, load_statistics
 from catchment.project.routes import Routes
+from catchment.project.ways import Ways
 from catchment.query.explain import explain_data
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.connectors import GeneratorConnector
@@ -47,6 +48,7 @@ def explain_deployment(
         "rates": list(explain_rates(deployment, known, analyze=analyze)),
         "sites": [_site(deployment, site, known, evaluated) for site in deployment.sites],
         "links": list(_links(deployment, known)),
+        "ways": list(_ways(deployment)),
         "views": [_view(deployment, plan, known, evaluated) for plan in plans],
     }
     if analyze:
@@ -109,6 +111,23 @@ def _links(deployment: Deployment, known: Statistics) -> Any:
             "capacity_bytes_per_s": capacity,
             "utilisation": rate / capacity if capacity else None,
         }
+
+
+def _ways(deployment: Deployment) -> Iterator[dict[str, Any]]:
+    """Yield the ways of each end that has several: what they would give, and which is used since when and why."""
+    project = deployment.project
+    ways = Ways.of(project)
+    for origin in ways.routes.hops:
+        known = ways.from_end(origin)
+        if len(known) > 1:
+            folder = project.relay_folder(origin) if origin in ways.routes.relays else project.site_folder(origin)
+            told = (read_status(folder) or {}).get("ways") or {}
+            yield {
+                "from": origin,
+                "to": known[0][-1],
+                "ways": [{"way": list(way), "declared_s": ways.time_us(way) / SECOND_US} for way in known],
+                **{key: told.get(key) for key in ("used", "since_us", "reason", "changes", "known")},
+            }
 
 
 def _view(deployment: Deployment, plan: QueryPlan, known: Statistics, evaluated: Mapping[str, str]) -> dict[str, Any]:

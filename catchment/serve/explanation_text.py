@@ -18,6 +18,7 @@ def explanation_text(answer: Mapping[str, Any], width: int = WIDTH) -> str:
     blocks = [list(_view(view)) for view in answer["views"]]
     blocks.append(list(_sites(answer)))
     blocks.append(list(_links(answer)))
+    blocks.append(list(_ways(answer)))
     blocks.append(list(rate_lines(answer)))
     return "\n\n".join("\n".join(_fold(line, width) for line in lines) for lines in blocks if lines)
 
@@ -127,6 +128,16 @@ def _links(answer: Mapping[str, Any]) -> Iterator[str]:
         if link["capacity_bytes_per_s"]:
             line += f"  {link['utilisation']:.1%} of {format_bandwidth(link['capacity_bytes_per_s'])}"
         yield line
+
+
+def _ways(answer: Mapping[str, Any]) -> Iterator[str]:
+    if answer.get("ways"):
+        yield "ways around links, and how long each takes for a segment of 256 KiB"
+    for end in answer.get("ways", ()):
+        told = [f"{' -> '.join(way['way'])} {seconds(way['declared_s'])}" for way in end["ways"]]
+        yield f"  {'; '.join(told)}"
+        if end["used"] is not None:
+            yield f"    now {' -> '.join(end['used'])}: {end['reason']}"
 
 
 def rate_lines(answer: Mapping[str, Any]) -> Iterator[str]:

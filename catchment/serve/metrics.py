@@ -17,6 +17,9 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "catchment_site_implausible_times_total": ("counter", "records whose event time is far from their stream"),
     "catchment_site_pending_rows": ("gauge", "partials that wait at a site to be sent"),
     "catchment_link_sent_bytes_total": ("counter", "bytes that were sent over a link since its site started"),
+    "catchment_link_forwarded_bytes_total": ("counter", "of those, bytes that a site forwarded for others"),
+    "catchment_way_used": ("gauge", "whether the segments of a site or relay take this way now (1) or not (0)"),
+    "catchment_way_changes_total": ("counter", "how often a site or relay has changed to another way"),
     "catchment_link_queued_bytes": ("gauge", "bytes that wait on disk for a link"),
     "catchment_link_capacity_bytes_per_second": ("gauge", "the declared bandwidth of a link"),
     "catchment_view_closed_seconds": ("gauge", "the event time up to which a view has closed its windows"),
@@ -63,9 +66,11 @@ def _samples(overview: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, st
         yield "catchment_site_quarantined_total", at, site["quarantined"]
         yield "catchment_site_implausible_times_total", at, site["implausible_times"]
         yield "catchment_site_pending_rows", at, site["pending_rows"]
+        yield from _way_samples(site)
     for link in overview["links"]:
         between = {"from": link["from"], "to": link["to"]}
         yield "catchment_link_sent_bytes_total", between, link["bytes_sent"]
+        yield "catchment_link_forwarded_bytes_total", between, link.get("forwarded_bytes") or None
         yield "catchment_link_queued_bytes", between, link["queued_bytes"]
         yield "catchment_link_capacity_bytes_per_second", between, link["capacity_bytes_per_s"]
     for view in overview["views"]:
@@ -86,6 +91,15 @@ def _samples(overview: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, st
         yield "catchment_deferred_rows_total", {"site": place}, deferral["deferred_rows"]
     for reason, count in overview["refused"].items():
         yield "catchment_center_refused_total", {"reason": str(reason)}, float(count)
+
+
+def _way_samples(site: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, str], float | None]]:
+    ways = site.get("ways") or {}
+    for known in ways.get("known", ()):
+        labels = {"site": site["name"], "way": " -> ".join(known["way"])}
+        yield "catchment_way_used", labels, float(known["way"] == ways["used"])
+    if ways:
+        yield "catchment_way_changes_total", {"site": site["name"]}, float(ways["changes"])
 
 
 def _escape(text: str) -> str:

@@ -45,7 +45,7 @@ class OverviewReader:
             "center_age_s": center["age_s"],
             "is_center_silent": center["is_silent"],
             "sites": list(sites.values()),
-            "links": [self._link(link, sites) for link in self._used_links()],
+            "links": [self._link(link, sites) for link in self._used_links(sites)],
             "views": [self._view(name, center["status"], sites) for name in self._view_names(center["status"])],
             "deployment_version": self._names_version,
             "wan": self._wan(sites),
@@ -99,6 +99,9 @@ class OverviewReader:
             "queued_bytes": status.get("queued_bytes", 0),
             "round_trip_s": status.get("round_trip_s"),
             "connected": status.get("connected", False),
+            "next": self._routes.hops.get(name),
+            "ways": _ways_of(relay["status"] or source["status"]),
+            "forwarded": (relay["status"] or source["status"]).get("forwarded", {}),
             "last_error": status.get("last_error"),
             "shedding": {s: d for s, d in status.get("shedding", {}).items() if d["shedding"] or d["owed_batches"]},
             "contracts": status.get("contracts", {}),
@@ -123,13 +126,18 @@ class OverviewReader:
         read = [(site["read_bytes"], len(self._routes.route(site["name"]))) for site in births]
         known = [count * links for count, links in read if count is not None]
         return {
-            "sent_bytes": sum(sites[link.origin]["bytes_sent"] for link in self._used_links()),
+            "sent_bytes": sum(_bytes_over(link, sites[link.origin]) for link in self._used_links(sites)),
             "records_bytes": sum(known) if known and len(known) == len(read) else None,
         }
 
-    def _used_links(self) -> list[Link]:
+    def _used_links(self, sites: Mapping[str, Mapping[str, Any]]) -> list[Link]:
+        """Return the links of the routes, and those of ways around them that carried something."""
         hops = set(self._routes.hops.items())
-        return [link for link in self.project.links.values() if (link.origin, link.destination) in hops]
+        return [
+            link
+            for link in self.project.links.values()
+            if (link.origin, link.destination) in hops or _bytes_around(link, sites[link.origin])
+        ]
 
     @staticmethod
     def _link(link: Link, sites: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -139,7 +147,8 @@ class OverviewReader:
             "to": link.destination,
             "capacity_bytes_per_s": link.bandwidth_bytes_per_s,
             "bytes_per_s": sender["sent_bytes_per_s"],
-            "bytes_sent": sender["bytes_sent"],
+            "bytes_sent": _bytes_over(link, sender),
+            "forwarded_bytes": sender["forwarded"].get(link.destination, {}).get("bytes_sent", 0),
             "queued_bytes": sender["queued_bytes"],
             "state": "up" if sender["connected"] and sender["state"] == "running" else sender["state"],
         }
@@ -223,3 +232,23 @@ def _state_of(role: Mapping[str, Any], *, has_link: bool) -> str:
     if role["is_silent"]:
         return "silent"
     return "running" if not has_link or status.get("connected") else "link down"
+
+
+def _ways_of(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return which way a role uses, if it has several; nothing else is worth telling."""
+    ways: Mapping[str, Any] = status.get("ways") or {}
+    return ways if len(ways.get("known", ())) > 1 else {}
+
+
+def _bytes_over(link: Link, sender: Mapping[str, Any]) -> int:
+    """Return the bytes that a link carried: those of its site, over whichever way, and those forwarded for others."""
+    if not sender["ways"] and not sender["forwarded"]:
+        return int(sender["bytes_sent"])
+    own = 0 if sender["ways"] or link.destination != sender["next"] else int(sender["bytes_sent"])
+    return own + _bytes_around(link, sender)
+
+
+def _bytes_around(link: Link, sender: Mapping[str, Any]) -> int:
+    own = sum(w["bytes_sent"] for w in sender["ways"].get("known", ()) if w["way"][1] == link.destination)
+    forwarded = sender["forwarded"].get(link.destination, {}).get("bytes_sent", 0)
+    return int(own) + int(forwarded)
