@@ -12,7 +12,7 @@ from catchment.deploy.role_files import write_status
 
 
 @dataclass
-class Forwarding:
+class ForwardServers:
     """Starts and ends the servers of sites that have no inbox and lie on the way of others."""
 
     connections: Connections

@@ -20,6 +20,7 @@ _DISK_FAULTS = {
     Feature.MISDIRECTED: DiskFault.MISDIRECTED,
 }
 _LINK_FAULTS = (Feature.LOSS, Feature.DOUBLED, Feature.DELAY, Feature.ONE_WAY_CUT, Feature.JAM, Feature.REPLAY)
+UNSHAPED_BYTES_PER_S = 5_000.0  # what a link without a bandwidth is taken to carry, when it is throttled
 _MOMENTS = 4  # of every enabled fault, at most
 
 
@@ -42,6 +43,7 @@ class FaultPlan:
             Feature.SLOW_DISK: self._slow_down,
             Feature.ROT: self._rot,
             Feature.STEP_BACK: self._step_back,
+            Feature.MESH: self._cut_or_throttle,
             **{f: lambda f=f: self._plan_disk_fault(f) for f in _DISK_FAULTS},  # type: ignore[misc]
             **{f: lambda f=f: self._change_weather(f) for f in _LINK_FAULTS},  # type: ignore[misc]
         }
@@ -190,6 +192,16 @@ class FaultPlan:
             weather.carries_answers = False
         self.world.scheduler.after(self._chance.randint(2, 15) * SECOND_US, lambda: self._heal(link))
 
+    def _cut_or_throttle(self) -> None:
+        """Cut one link for a while, or let it carry a tenth."""
+        link = self._chance.choice(list(self.world.links.values()))
+        if self._chance.random() < 0.5:
+            link.weather.carries_requests = False
+            link.weather.carries_answers = False
+        else:
+            link.throttle((link.usual_bytes_per_s or UNSHAPED_BYTES_PER_S) / 10)
+        self.world.scheduler.after(self._chance.randint(5, 30) * SECOND_US, lambda: self._heal(link))
+
     def _heal(self, link: SimulatedLink) -> None:
         usual = LinkWeather()
         link.weather = replace(
@@ -198,6 +210,8 @@ class FaultPlan:
             max_delay_us=link.weather.min_delay_us + 1_000,
             bytes_per_s=link.weather.bytes_per_s,
         )
+        if link.weather.bytes_per_s != link.usual_bytes_per_s:
+            link.throttle(link.usual_bytes_per_s)
         link.end_jam()
 
     # --- clocks -----------------------------------------------------------------------------------------------------

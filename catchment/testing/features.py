@@ -50,6 +50,8 @@ class Feature(StrEnum):
     JAM = "jam"
     REPLAY = "replay"
     THROTTLE = "throttle"
+    # sites that forward: links that are cut or throttled are gone around
+    MESH = "mesh"
     # clocks
     SKEW = "skew"
     STEP_BACK = "step back"

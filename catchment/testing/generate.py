@@ -19,7 +19,7 @@ from catchment.timeline import SECOND_US
 BEGIN_US = 1_767_225_600 * SECOND_US  # 2026-01-01
 SPAN_US = 30 * SECOND_US  # event times of the records
 # Drawn apart, so that a seed draws of everything else what it always did.
-LATER = (Feature.OVERLOAD, Feature.PAST, Feature.SHAPES, Feature.RESTORED, Feature.LOST, Feature.UPGRADE)
+LATER = (Feature.OVERLOAD, Feature.PAST, Feature.SHAPES, Feature.RESTORED, Feature.LOST, Feature.UPGRADE, Feature.MESH)
 STARTS = ("start = 'all'", "start = '8 s'", "start = '2026-01-01 00:00:05'")
 TIGHT_SHARE = 0.3  # of the projects whose center may hold almost nothing for open windows
 PROMISES = ("", "slack = 'fixed:0'", "slack = 'fixed:3'", "slack = 'mp-k-slack'", "max_error = 0.3, confidence = 0.8")
@@ -180,8 +180,9 @@ class _Writer:
         chance = self.chance
         horizon_s = chance.choice((5, 15, 60, 600))
         lines = ['[project]\nname = "simulated"\ncenter = "center"\n[sites.center]']
-        lines += [f"[sites.{name}]" for name in (*self.sites, *self.relays)]
-        for origin, destination in self._routes():
+        lines += [self._site(number, name) for number, name in enumerate((*self.sites, *self.relays))]
+        routes = list(self._routes())
+        for origin, destination in routes + self._links_around(routes):
             lines.append(
                 f'[[links]]\nfrom = "{origin}"\nto = "{destination}"\nlatency = "{chance.choice((0, 20, 300))} ms"'
             )
@@ -205,6 +206,18 @@ class _Writer:
         if random.Random(f"{sorted(self.features)} {self.sites}").random() < TIGHT_SHARE:
             lines.append('[limits]\nopen_state = "1 KB"')
         return "\n".join(lines) + "\n"
+
+    def _site(self, number: int, name: str) -> str:
+        return f"[sites.{name}]" + (f'\nlisten = "127.0.0.1:{9000 + number}"' if self._has(Feature.MESH) else "")
+
+    def _links_around(self, routes: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return links by which every site can go around its own, over the next one."""
+        if not self._has(Feature.MESH):
+            return []
+        hops = dict(routes)
+        after = zip(self.sites, (*self.sites[1:], self.sites[0]), strict=True)
+        wanted = [link for site, other in after for link in ((site, other), (other, hops[site]))]
+        return [link for link in dict.fromkeys(wanted) if link not in routes]
 
     def _routes(self) -> Iterator[tuple[str, str]]:
         chain = [*self.relays, "center"]

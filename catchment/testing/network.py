@@ -1,22 +1,26 @@
 """A network that loses, duplicates, delays and reorders what it carries, as a sender and an inbox meet it.
 
 A call is a request and its answer. The request may be lost, or come late, or twice, or long after its sender's process
-has ended; the answer may be lost, and then nobody at the sender knows whether the request arrived.
+has ended; the answer may be lost, and then nobody at the sender knows whether the request arrived. Over a way with
+forwarders a call goes over one link after another, and its answer back.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from catchment.errors import WireError
+from catchment.project.ways import Way
 from catchment.testing.scheduler import Scheduler
 from catchment.timeline import SECOND_US, Clock
 from catchment.wire.outbox import Outbox, Pending
-from catchment.wire.sender import REFUSED_RETRY_S, RetryDelay, Sender
+from catchment.wire.sender import REFUSED_RETRY_S, WATCH_S, RetryDelay, Sender
+from catchment.wire.shaper import Shaper
 from catchment.wire.uplink import Greeting, Introduction, LinkError, RefusedError, Uplink
+from catchment.wire.way_switch import Line
 
 TIMEOUT_US = 5 * SECOND_US  # how long a sender waits for an answer
 OLD_MESSAGES = 32  # requests of the past that a link may deliver again
@@ -25,6 +29,8 @@ GREETING_BYTES = 100
 
 Request = Callable[[], int | Greeting]
 Answer = int | Greeting | WireError
+Reply = Callable[[Answer], None]
+Handle = Callable[[Reply], None]  # what is done with a request where it arrives; it may answer later, or not at all
 
 
 @dataclass
@@ -62,27 +68,40 @@ class SimulatedLink:
     chance: random.Random
     weather: LinkWeather = field(default_factory=LinkWeather)
     events: LinkEvents = field(default_factory=LinkEvents)
+    usual_bytes_per_s: float | None = field(init=False)
     _free_us: int = 0  # when what was sent before has left
     _latest_us: int = 0  # the latest arrival so far
     _held: list[Callable[[], None]] = field(default_factory=list)
-    _old: deque[Request] = field(default_factory=lambda: deque(maxlen=OLD_MESSAGES))
+    _old: deque[Handle] = field(default_factory=lambda: deque(maxlen=OLD_MESSAGES))
 
-    def call(self, request: Request, size_bytes: int, done: Callable[[Answer], None]) -> None:
+    def __post_init__(self) -> None:
+        self.usual_bytes_per_s = self.weather.bytes_per_s
+
+    def call(self, request: Request, size_bytes: int, done: Reply) -> None:
         """Carry a request there and its answer back; `done` hears one answer, which may be that none came."""
+        self.carry(lambda reply: reply(_answer(request)), size_bytes, done)
+
+    def carry(self, handle: Handle, size_bytes: int, done: Reply) -> None:
+        """Carry a request to whoever handles it, and back what that replies."""
         call = _Call(done)
         self.scheduler.after(TIMEOUT_US, lambda: call.finish(LinkError("no answer came in time")))
-        self._old.append(request)
+        self._old.append(handle)
         if not self.weather.carries_requests or self.chance.random() < self.weather.lost:
             self.events.lost_requests += 1
             return
-        self._send(lambda: self._arrive(request, call), size_bytes)
+        self._send(lambda: self._arrive(handle, call), size_bytes)
         if self.chance.random() < self.weather.doubled:
             self.events.doubled += 1
-            self._send(lambda: _ignore_answer(request), size_bytes)
+            self._send(lambda: handle(_ignore_answer), size_bytes)
         if self.chance.random() < self.weather.replayed:
             self.events.replayed += 1
             old = self.chance.choice(self._old)
-            self._send(lambda: _ignore_answer(old), size_bytes)
+            self._send(lambda: old(_ignore_answer), size_bytes)
+
+    def throttle(self, bytes_per_s: float | None) -> None:
+        """Carry this many bytes per second from now on; what waited for the link before is no longer in front."""
+        self.weather.bytes_per_s = bytes_per_s
+        self._free_us = self.scheduler.now_us
 
     def end_jam(self) -> None:
         """Let everything arrive that has piled up, in any order."""
@@ -110,8 +129,10 @@ class SimulatedLink:
         else:
             arrive()
 
-    def _arrive(self, request: Request, call: _Call) -> None:
-        answer = _answer(request)
+    def _arrive(self, handle: Handle, call: _Call) -> None:
+        handle(lambda answer: self._reply(answer, call))
+
+    def _reply(self, answer: Answer, call: _Call) -> None:
         if not self.weather.carries_answers or self.chance.random() < self.weather.lost:
             self.events.lost_answers += 1
             return
@@ -143,8 +164,8 @@ def _answer(request: Request) -> Answer:
         return failure
 
 
-def _ignore_answer(request: Request) -> None:
-    _answer(request)
+def _ignore_answer(answer: Answer) -> None:
+    """Do nothing: nobody waits for it."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +193,14 @@ class _Answered:
         return self.answer
 
 
+@dataclass(frozen=True)
+class SimulatedHop:
+    """One link of a way, and whether the site that it leads to is up to forward."""
+
+    link: SimulatedLink
+    is_up: Callable[[], bool] = lambda: True
+
+
 class SimulatedSender(Sender):
     """The sender of a link whose lanes are events of the scheduler instead of threads.
 
@@ -187,13 +216,20 @@ class SimulatedSender(Sender):
         accept: Callable[[bytes], int],
         run: Callable[[Callable[[], None]], None],
         versions: tuple[int, ...],
+        around: Mapping[Way, Sequence[SimulatedHop]] | None = None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """Send over a link to an inbox by `greet` and `accept`; `run` carries out what may fail at the sender.
 
-        `versions` are those of the frames that it writes.
+        `versions` are those of the frames that it writes. `around` has the links of further ways to the same inbox;
+        `on_change` is told when another one is used.
         """
-        super().__init__(outbox, _no_uplink, clock=clock, lanes=0, versions=versions)
+        lines = [Line(way, _no_uplink, Shaper()) for way in around or {}]
+        super().__init__(outbox, _no_uplink, clock=clock, lanes=0, versions=versions, around=lines)
         self._link = link
+        self._hops = {**(around or {}), self.ways.current.way: (SimulatedHop(link),)}
+        self._on_change = on_change
+        self._used: dict[int, Line] = {}  # by lane
         self._greet = greet
         self._accept = accept
         self._carry_out = run
@@ -203,6 +239,8 @@ class SimulatedSender(Sender):
     def start(self) -> None:
         for lane in range(LANES):
             self._connect(lane)
+        if self.ways.has_several:
+            self._later(round(WATCH_S * SECOND_US), self._watch_once)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -218,11 +256,26 @@ class SimulatedSender(Sender):
     def _connect(self, lane: int) -> None:
         introduction = self._introduction()
         lowest_unacked = self._outbox.lowest_unacked
-        self._link.call(
+        line = self._used[lane] = self.ways.current
+        self._call_over(
+            line,
             lambda: self._greet(introduction),
             GREETING_BYTES,
             self._hear(lambda answer: self._connected(lane, lowest_unacked, answer)),
         )
+
+    def _call_over(self, line: Line, request: Request, size_bytes: int, done: Reply) -> None:
+        """Call over all links of a way, one after another; a forwarder that is down answers nothing."""
+        hops = self._hops[line.way]
+
+        def carry(place: int, reply: Reply) -> None:
+            hop = hops[place]
+            if place == len(hops) - 1:
+                hop.link.call(request, size_bytes, reply)
+            else:
+                hop.link.carry(lambda back: carry(place + 1, back) if hop.is_up() else None, size_bytes, reply)
+
+        carry(0, done)
 
     def _connected(self, lane: int, lowest_unacked: int, answer: Answer) -> None:
         try:
@@ -231,9 +284,14 @@ class SimulatedSender(Sender):
             self._lane_failed(lane, error)
             return
         self._delays[lane].reset()
+        self.ways.note_answered(self._used[lane])
         self._claim(lane)
 
     def _claim(self, lane: int) -> None:
+        line = self._used[lane]
+        if self._is_left(line):
+            self._connect(lane)
+            return
         segment = self._dispatch.claim()
         data = self._outbox.read(segment.sequence) if segment is not None else None
         if segment is None or data is None:
@@ -241,7 +299,9 @@ class SimulatedSender(Sender):
             return
         start_s = self._dispatch.now_s()
         sent = data
-        self._link.call(
+        self.ways.note_begun(line, segment.sequence, len(sent))
+        self._call_over(
+            line,
             lambda: self._accept(sent),
             len(sent),
             self._hear(lambda answer: self._sent(lane, segment, sent, start_s, answer)),
@@ -249,16 +309,55 @@ class SimulatedSender(Sender):
 
     def _sent(self, lane: int, segment: Pending, data: bytes, start_s: float, answer: Answer) -> None:
         try:
-            self._deliver(_Answered(answer), segment, data, start_s, self.ways.current)
+            self._deliver(_Answered(answer), segment, data, start_s, self._used[lane])
         except (LinkError, RefusedError) as error:
+            self.ways.note_ended(self._used[lane], segment.sequence, arrived=False)
             self._dispatch.give_back(segment)
             self._lane_failed(lane, error)
             return
+        self.ways.note_ended(self._used[lane], segment.sequence, arrived=False)  # unless it has arrived
         self._dispatch.give_back(segment)
         self._claim(lane)
 
+    # --- several ways ------------------------------------------------------------------------------------------------
+
+    def _watch_once(self) -> None:
+        change, probed = self.ways.step(self._outbox.size_bytes)
+        if change is not None:
+            self._on_change()
+            self.notify()
+        if probed is not None:
+            self._probe_line(probed)
+        self._later(round(WATCH_S * SECOND_US), self._watch_once)
+
+    def _probe_line(self, line: Line) -> None:
+        introduction = self._introduction()
+        heard = self._hear(lambda answer: self._probe_answered(line, answer))
+        self._call_over(line, lambda: self._greet(introduction), GREETING_BYTES, heard)
+
+    def _probe_answered(self, line: Line, answer: Answer) -> None:
+        segment = self._dispatch.smallest_pending()
+        data = None if segment is None else self._outbox.read(segment.sequence)
+        if not isinstance(answer, Greeting) or segment is None or data is None:
+            self.ways.note_probed(line, None, answer if isinstance(answer, LinkError) else None)
+            return
+        start_s = self._dispatch.now_s()
+        copied = data
+        self._dispatch.note_sent(segment)
+        self.ways.note_copied(line, len(copied))
+        heard = self._hear(lambda acked: self._copy_answered(line, segment, len(copied), start_s, acked))
+        self._call_over(line, lambda: self._accept(copied), len(copied), heard)
+
+    def _copy_answered(self, line: Line, segment: Pending, size_bytes: int, start_s: float, answer: Answer) -> None:
+        if isinstance(answer, int):
+            self._take_ack(segment, answer, start_s, start_s)
+            self.ways.note_probed(line, size_bytes / max(self._dispatch.now_s() - start_s, 1e-6))
+        else:
+            self.ways.note_probed(line, None, answer if isinstance(answer, LinkError) else None)
+
     def _lane_failed(self, lane: int, error: LinkError | RefusedError) -> None:
         self._dispatch.lane_down(lane, error)
+        self._note_failure(self._used[lane], error)
         delay = self._delays[lane]
         wait_s = delay.next_s() if error.retryable else delay.draw_s(REFUSED_RETRY_S)
         self._later(round(wait_s * SECOND_US), lambda: self._connect(lane))

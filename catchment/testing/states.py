@@ -24,6 +24,7 @@ class RareState(StrEnum):
     OLD_MESSAGE = "an old message came again"
     EARLIER_LIFE = "a message arrived that an earlier life of its sender had sent"
     MESSAGES_JAMMED = "messages piled up and came at once"
+    WAY_CHANGED = "segments took another way, around a link"
     SENDER_HELD_BACK = "the center held senders back, because it held too much for open windows"
     SEGMENT_REFUSED = "an inbox refused a segment"
     FRAGMENT_UNKNOWN = "an inbox refused a fragment that it did not know yet"

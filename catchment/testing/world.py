@@ -22,10 +22,11 @@ from catchment.deploy.store import DeploymentStore
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import CatchmentError, ConfigError
 from catchment.optimizer.sharing.deployed import Deployed
+from catchment.project.ways import Way, Ways, links_of
 from catchment.storage.disk import use_disk
 from catchment.testing.disk import Killed, SimulatedDisk, state_files
 from catchment.testing.evaluate import PureEvaluator
-from catchment.testing.network import LinkWeather, SimulatedLink, SimulatedSender
+from catchment.testing.network import LinkWeather, SimulatedHop, SimulatedLink, SimulatedSender
 from catchment.testing.records import Workload
 from catchment.testing.recovery import CenterMemory
 from catchment.testing.roles import MergeWork, SimulatedCenter, SimulatedRelay
@@ -135,6 +136,7 @@ class World:
                 hint="give each simulation a project folder of its own, without state",
             )
         self.routes = deployment.routes
+        self._ways = Ways.of(self.project)
         self._using_disk = use_disk(self.disk)
         self.logs = {key: SourceLog(arrivals) for key, arrivals in workload.items()}
         self.counts = {site: SiteCounts() for _, site in workload}
@@ -263,6 +265,7 @@ class World:
         self._first = PlannedDeployment.of(deployment, {})
         self.project = deployment.project
         self.routes = deployment.routes
+        self._ways = Ways.of(self.project)
         known = self.roles
         self.roles = {name: known.get(name, role) for name, role in self._make_roles(deployment).items()}
         for role in self.roles.values():
@@ -470,8 +473,28 @@ class World:
         run = partial(self.carry_out, role)
         link = self.link(role.name, to)
         return SimulatedSender(
-            outbox, link, role.clock, greet, accept, lambda action: _ignore(run(action)), role.frame_versions
+            outbox,
+            link,
+            role.clock,
+            greet,
+            accept,
+            lambda action: _ignore(run(action)),
+            role.frame_versions,
+            {} if self._ways.next_end(role.name) != to else self._ways_around(role.name),
+            lambda: self.note(RareState.WAY_CHANGED),
         )
+
+    def _ways_around(self, origin: str) -> dict[Way, list[SimulatedHop]]:
+        """Return the links of the ways around the direct link of an end."""
+        return {
+            way: [SimulatedHop(self.link(*link), partial(self._is_up, link[1])) for link in links_of(way)]
+            for way in map(self._ways.check, self._ways.from_end(origin)[1:])
+        }
+
+    def _is_up(self, name: str) -> bool:
+        """Return whether a process of a site runs, which forwards."""
+        roles = (self.roles.get((kind, name)) for kind in (SITE, RELAY))
+        return any(role is not None and role.running is not None for role in roles)
 
     def _note_version(self, role: Role, version: int) -> None:
         if role.sent_versions and version not in role.sent_versions:

@@ -64,7 +64,7 @@ class Receiver(Protocol):
     def refuse(self, reason: str, message: str, hint: str | None = None, origin: str | None = None) -> RefusedError: ...
 
 
-class Forwarding(Protocol):
+class EnvelopeAnswerer(Protocol):
     """What answers envelopes: it hands them on, or opens those that are for this site."""
 
     def answer(self, data: bytes, peer: str | None, take: TakeEnvelope) -> bytes: ...
@@ -102,7 +102,7 @@ class InboxServer:
         *,
         client_certificates: bool | None = None,
         services: Sequence[CallService] = (),
-        forwarder: Forwarding | None = None,
+        forwarder: EnvelopeAnswerer | None = None,
     ) -> None:
         self._forwarder = forwarder
         self._services = tuple(services)
@@ -193,7 +193,7 @@ class _Calls(grpc.GenericRpcHandler):
         tokens: TokenCheck | None,
         client_certificates: bool,
         services: Sequence[CallService],
-        forwarder: Forwarding | None,
+        forwarder: EnvelopeAnswerer | None,
     ) -> None:
         self._forwarder = forwarder
         self._inbox = inbox

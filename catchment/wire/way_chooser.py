@@ -92,7 +92,7 @@ class WayState:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WayChange:
     """A change to another way."""
 
     before: Way
@@ -101,10 +101,10 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WayStep:
     """What to do now."""
 
-    change: Change | None = None
+    change: WayChange | None = None
     probe: Way | None = None
 
 
@@ -166,15 +166,15 @@ class WayChooser:
 
     # ---- what to do
 
-    def step(self, queued_bytes: int, now_s: float) -> Step:
+    def step(self, queued_bytes: int, now_s: float) -> WayStep:
         """Decide which way to use from now on, and which to probe."""
         state = self._states[self.current]
         rate = state.meter.rate(now_s)
         self._note_congestion(queued_bytes, rate, now_s)
         change = self._leave_if_down(now_s) or self._go_back(rate, now_s) or self._leave_if_congested(rate, now_s)
         if change is not None:
-            return Step(change)
-        return Step(probe=self._next_probe(now_s))
+            return WayStep(change)
+        return WayStep(probe=self._next_probe(now_s))
 
     def is_congested(self, now_s: float) -> bool:
         """Return whether what waits has taken too long over the present way for a while."""
@@ -188,7 +188,7 @@ class WayChooser:
         elif self._congested_since_s is None:
             self._congested_since_s = now_s
 
-    def _leave_if_down(self, now_s: float) -> Change | None:
+    def _leave_if_down(self, now_s: float) -> WayChange | None:
         state = self._states[self.current]
         if state.failed_since_s is None or now_s - state.failed_since_s < self._rules.down_after_s:
             return None
@@ -198,7 +198,7 @@ class WayChooser:
         chosen = min(others, key=lambda s: s.last_failed_s if s.failed_since_s is not None else float("-inf"))
         return self._change_to(chosen.way, f"{name_way(self.current)} is down: {state.last_error}", now_s)
 
-    def _go_back(self, rate: float | None, now_s: float) -> Change | None:
+    def _go_back(self, rate: float | None, now_s: float) -> WayChange | None:
         """Return a change to a way before the present one that carries about as much, by a probe."""
         for way in self._order[: self._order.index(self.current)]:
             if not self._has_answered(way):
@@ -208,7 +208,7 @@ class WayChooser:
                 return self._change_after_stay(way, f"{name_way(way)} carries enough again", now_s)
         return None
 
-    def _leave_if_congested(self, rate: float | None, now_s: float) -> Change | None:
+    def _leave_if_congested(self, rate: float | None, now_s: float) -> WayChange | None:
         if rate is None or not self.is_congested(now_s):
             return None
         others = [way for way in self._order if way != self.current and self._has_answered(way)]
@@ -235,10 +235,10 @@ class WayChooser:
         self._probing = due[0]
         return due[0]
 
-    def _change_after_stay(self, way: Way, reason: str, now_s: float) -> Change | None:
+    def _change_after_stay(self, way: Way, reason: str, now_s: float) -> WayChange | None:
         return self._change_to(way, reason, now_s) if now_s - self._since_s >= self._stay_s else None
 
-    def _change_to(self, way: Way, reason: str, now_s: float) -> Change:
+    def _change_to(self, way: Way, reason: str, now_s: float) -> WayChange:
         rules = self._rules
         is_soon = now_s - self._since_s < 4 * self._stay_s
         self._stay_s = min(2 * self._stay_s, rules.longest_stay_s) if is_soon else rules.stay_s
@@ -251,7 +251,7 @@ class WayChooser:
             state.probe_wait_s = rules.probe_s
             state.next_probe_s = now_s + rules.probe_s
         self._states[before].meter.clear()
-        return Change(before, way, reason)
+        return WayChange(before, way, reason)
 
 
 def name_way(way: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from catchment.project.ways import Way
 from catchment.timeline import Clock
 from catchment.wire.shaper import Shaper
 from catchment.wire.uplink import Uplink
-from catchment.wire.way_chooser import Change, Step, WayChooser, WayRules, name_way
+from catchment.wire.way_chooser import WayChange, WayStep, WayChooser, WayRules, name_way
 
 _log = logging.getLogger(__name__)
 
@@ -80,10 +80,10 @@ class WaySwitch:
         with self._lock:
             self._chooser.note_probed(line.way, rate, None if error is None else str(error), self._now_s())
 
-    def step(self, queued_bytes: int) -> tuple[Change | None, Line | None]:
+    def step(self, queued_bytes: int) -> tuple[WayChange | None, Line | None]:
         """Decide; return the change that was made, if any, and the line to probe, if one is due."""
         with self._lock:
-            step: Step = self._chooser.step(queued_bytes, self._now_s())
+            step: WayStep = self._chooser.step(queued_bytes, self._now_s())
             if step.change is not None:
                 self._since_us = self._clock.now_us()
                 self._changes += 1
@@ -123,7 +123,7 @@ class WaySwitch:
             "last_error": state.last_error,
         }
 
-    def _log_change(self, change: Change) -> None:
+    def _log_change(self, change: WayChange) -> None:
         told = "segments for %s now go %s, no longer %s: %s"
         after = change.after
         _log.info(told, after[-1], name_way(after), name_way(change.before), change.reason, extra=about(site=after[0]))

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from catchment.deploy.connections import Connections, reached_at
-from catchment.deploy.forwarding import Forwarding
+from catchment.deploy.forwarding import ForwardServers
 from catchment.keys.key_folder import KeyFolder
 from catchment.project.config import Project
 from catchment.timeline import SystemClock
@@ -64,7 +64,7 @@ class WaysWorld:
         server.start()
         closing.callback(server.close)
         self.center_address = reached_at(project, "center", server)
-        self.forwarding = Forwarding(self.connections())
+        self.forwarding = ForwardServers(self.connections())
         self.forwarding.start(["b"])
         closing.callback(self.forwarding.close)
         self.link = ThrottledLink(self.center_address)

@@ -19,7 +19,7 @@ from catchment.center.pipeline import CenterPipeline
 from catchment.deploy.connections import Connections, inbox_address
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.expiry import ExpiryWatch
-from catchment.deploy.forwarding import Forwarding
+from catchment.deploy.forwarding import ForwardServers
 from catchment.deploy.housekeeping import SiteHousekeeping
 from catchment.deploy.rebalance import Rebalancer
 from catchment.deploy.relays import Relays
@@ -83,7 +83,7 @@ class Runner:
         self.connections = Connections(
             self.project, self.clock, self.wrap_uplink, self._traces, functions, self.services
         )
-        self.forwarding = Forwarding(self.connections)
+        self.forwarding = ForwardServers(self.connections)
         self._expiry = ExpiryWatch(self.connections, self.clock)
         whole = self.with_center and bool(self.sites)
         relays = [r for r in self.deployment.routes.relays if whole or r in self.sites]
