@@ -193,14 +193,14 @@ class FaultPlan:
         self.world.scheduler.after(self._chance.randint(2, 15) * SECOND_US, lambda: self._heal(link))
 
     def _cut_or_throttle(self) -> None:
-        """Cut one link for a while, or let it carry a tenth."""
-        link = self._chance.choice(list(self.world.links.values()))
+        """Cut one link of a route for a while, or let it carry a tenth."""
+        link = self.world.link(*self._chance.choice(sorted(self.world.routes.hops.items())))
         if self._chance.random() < 0.5:
             link.weather.carries_requests = False
             link.weather.carries_answers = False
         else:
             link.throttle((link.usual_bytes_per_s or UNSHAPED_BYTES_PER_S) / 10)
-        self.world.scheduler.after(self._chance.randint(5, 30) * SECOND_US, lambda: self._heal(link))
+        self.world.scheduler.after(self._chance.randint(8, 30) * SECOND_US, lambda: self._heal(link))
 
     def _heal(self, link: SimulatedLink) -> None:
         usual = LinkWeather()

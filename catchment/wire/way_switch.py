@@ -13,7 +13,7 @@ from catchment.project.ways import Way
 from catchment.timeline import Clock
 from catchment.wire.shaper import Shaper
 from catchment.wire.uplink import Uplink
-from catchment.wire.way_chooser import WayChange, WayStep, WayChooser, WayRules, name_way
+from catchment.wire.way_chooser import WayChange, WayChooser, WayRules, WayStep, name_way
 
 _log = logging.getLogger(__name__)
 

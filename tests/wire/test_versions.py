@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from catchment.wire import segment_folder
 from catchment.wire.codec import decode_segment, read_frame
 from catchment.wire.grpc_server import CONNECT, InboxServer
-from catchment.wire.grpc_uplink import GrpcUplink, _read_answer
+from catchment.wire.grpc_uplink import GrpcUplink, read_answer
 from catchment.wire.inbox import Inbox, LocalUplink
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
@@ -167,7 +167,7 @@ def test_a_greeting_over_the_network_names_the_versions_that_are_read(serve: Cal
 
 def test_an_answer_without_versions_is_of_the_previous_release() -> None:
     old = json.dumps({"number": 4, "chain": None}).encode()
-    assert _read_answer(old, "center") == {"number": 4, "chain": None}
+    assert read_answer(old, "center") == {"number": 4, "chain": None}
     assert Greeting(4).versions == OLD
 
 
