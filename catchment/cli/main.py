@@ -17,6 +17,7 @@ from catchment.cli.commands import (
     check,
     dashboard,
     demo,
+    device,
     doctor,
     explain,
     keys,
@@ -80,6 +81,7 @@ GROUPS = (
     quarantine,
     simulate,
     feeds,
+    device,
     shed,
     repair,
     keys,
@@ -94,6 +96,7 @@ PANELS = {
     "simulate": "Research tools",
     "bench": "Research tools",
     "feeds": "Feeds on devices",
+    "device": "Feeds on devices",
 }
 for command in app.registered_commands:
     command.rich_help_panel = PANELS.get(str(command.name or getattr(command.callback, "__name__", "")), "Commands")

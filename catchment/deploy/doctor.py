@@ -30,8 +30,7 @@ from catchment.progress.consumer import CAUSE
 from catchment.project.config import Project
 from catchment.storage.files import TEMPORARY, read_record
 from catchment.storage.host import HostState
-from catchment.storage.journal import Entry, JournalFiles
-from catchment.storage.journal_file import read_document
+from catchment.storage.journal import Entry, JournalFiles, read_document
 from catchment.storage.lock import lock_folder
 from catchment.wire.inbox import STATE_FILE as INBOX_FILE
 from catchment.wire.outbox import STATE_FILE as OUTBOX_FILE

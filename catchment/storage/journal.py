@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from catchment.storage.codec import encode, stored
+from catchment.errors import StorageError
+from catchment.storage.codec import decode, encode, stored
 from catchment.storage.disk import current_disk
 from catchment.storage.files import TEMPORARY, make_folder, remove_file, sync_folder, write_all, write_durably
 from catchment.storage.journal_file import (
@@ -27,7 +28,6 @@ from catchment.storage.journal_file import (
     DamagedFileError,
     file_head,
     read_bodies,
-    read_document,
     read_snapshot_body,
     with_checksums,
 )
@@ -196,6 +196,13 @@ class Journal:
         )
         _log.warning("%s", told)
         return told
+
+
+def read_document(body: bytes, path: Path) -> Any:
+    try:
+        return decode(body)
+    except StorageError as error:
+        raise error.found_in(str(path)) from error.__cause__
 
 
 def snapshot_path(folder: Path, number: int) -> Path:

@@ -13,10 +13,8 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from catchment.errors import StorageError
-from catchment.storage.codec import decode
 from catchment.storage.files import check_version
 
 MAGIC = b"CTJL"
@@ -81,13 +79,6 @@ def read_snapshot_body(path: Path) -> bytes:
     if len(bodies) != 1:  # a snapshot is written whole before it has its name, so that it is never torn
         raise _damage(path, 0)
     return bodies[0]
-
-
-def read_document(body: bytes, path: Path) -> Any:
-    try:
-        return decode(body)
-    except StorageError as error:
-        raise error.found_in(str(path)) from error.__cause__
 
 
 def _is_cut_head(data: bytes, begin: int) -> bool:

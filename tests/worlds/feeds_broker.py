@@ -26,10 +26,13 @@ def needs_broker(test: Test) -> Test:
 
 
 @contextmanager
-def broker(folder: Path) -> Iterator[int]:
+def broker(folder: Path, websocket_port: int | None = None) -> Iterator[int]:
     """The port of a broker that keeps sessions and everything that waits in them, for the time of a test."""
     port = free_port()
-    settings = f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\n"
+    settings = f"listener {port} 127.0.0.1\n"
+    if websocket_port is not None:
+        settings += f"listener {websocket_port} 127.0.0.1\nprotocol websockets\n"
+    settings += "allow_anonymous true\npersistence false\nmax_queued_messages 0\n"
     (folder / "mosquitto.conf").write_text(settings)
     assert MOSQUITTO is not None
     running = subprocess.Popen([MOSQUITTO, "-c", str(folder / "mosquitto.conf")], stderr=subprocess.DEVNULL)

@@ -8,25 +8,31 @@ key is the period's number, so it does not matter which match of the period was 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 
 from catchment.feeds.device.limits import HostLimits
 from catchment.feeds.device.spool import Spool
 from catchment.feeds.device.view_host import Match, ViewHost
 from catchment.feeds.forms.compiled import CompiledProgram
 from catchment.feeds.protocol.messages import FeedEvent, Notice
+from catchment.feeds.protocol.sampling import Key
 
+Identity = tuple[str, str, Key]  # of a notice
 MAX_SEEN = 20_000  # how many notices a device remembers
 
 
 class RecentlySeen:
-    """Remembers the last `capacity` things that were seen; a duplicate that comes later than that gets through."""
+    """Remembers the last `capacity` notices that were seen; a duplicate that comes later than that gets through."""
 
     def __init__(self, capacity: int = MAX_SEEN) -> None:
         self.capacity = capacity
-        self.order: dict[Hashable, None] = {}
+        self.order: dict[Identity, None] = {}
 
-    def first_time(self, thing: Hashable) -> bool:
+    def identities(self) -> Iterator[Identity]:
+        """Yield what is remembered, oldest first."""
+        yield from self.order
+
+    def first_time(self, thing: Identity) -> bool:
         if thing in self.order:
             return False
         self.order[thing] = None

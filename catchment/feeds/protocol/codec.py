@@ -80,8 +80,13 @@ _DECODE_ITEM: dict[str, Callable[..., Instruction]] = {
 
 def encode(number: int, message: Message) -> bytes:
     """Return the bytes of a message that is the number-th on its link."""
+    return json.dumps([number, *to_plain(message)], separators=(",", ":"), allow_nan=False).encode()
+
+
+def to_plain(message: Message) -> list[Any]:
+    """Return a message as JSON values, without a number."""
     letter, fields = _ENCODE[type(message)]
-    return json.dumps([number, letter, *fields(message)], separators=(",", ":"), allow_nan=False).encode()
+    return [letter, *fields(message)]
 
 
 def decode(data: bytes) -> tuple[int, Message]:
@@ -89,10 +94,16 @@ def decode(data: bytes) -> tuple[int, Message]:
     if len(data) > MAX_MESSAGE_BYTES:
         raise WireError(f"a message of {len(data)} bytes is refused; at most {MAX_MESSAGE_BYTES} are read")
     try:
-        number, letter, *fields = json.loads(data)
-        return _int(number), _DECODE[letter](*fields)
+        number, *plain = json.loads(data)
+        return _int(number), from_plain(plain)
     except (ValueError, TypeError, KeyError, RecursionError, FeedError) as error:
         raise WireError(f"a message is refused: {type(error).__name__}: {error}; it begins {data[:60]!r}") from error
+
+
+def from_plain(plain: list[Any]) -> Message:
+    """Return the message of JSON values, which are checked; what is wrong raises one of several errors."""
+    letter, *fields = plain
+    return _DECODE[letter](*fields)
 
 
 def _fields(item: Instruction) -> _Fields:

@@ -46,7 +46,13 @@ class MqttClient:
     """One client with a persistent session, which works only while it is called."""
 
     def __init__(
-        self, config: MqttConfig, name: str, user: str, listen: str, arrived: Callable[[str, bytes], None]
+        self,
+        config: MqttConfig,
+        name: str,
+        user: str,
+        listen: str,
+        arrived: Callable[[str, bytes], None],
+        published: Callable[[int], None] | None = None,
     ) -> None:
         self.config = config
         self.listen = listen
@@ -68,6 +74,8 @@ class MqttClient:
         self.client.on_connect = self._on_connect
         self.client.on_disconnect = self._on_disconnect
         self.client.on_subscribe = self._on_subscribe
+        if published is not None:
+            self.client.on_publish = lambda client, data, packet, *_: published(packet)
         self.client.on_message = lambda client, data, message: self.arrived(message.topic, message.payload)
 
     def _on_connect(self, client: paho.Client, data: object, flags: object, reason: object, more: object) -> None:
@@ -98,10 +106,12 @@ class MqttClient:
         self.client.disconnect()
         self.connected = False
 
-    def publish(self, topic: str, data: bytes) -> None:
+    def publish(self, topic: str, data: bytes) -> int:
+        """Hand a message to the broker, now or when it can be reached; return the number of its packet."""
         sent = self.client.publish(topic, data, qos=QOS)
         if sent.rc == paho.MQTT_ERR_QUEUE_SIZE:
             raise FeedError(f"{self.config.max_unsent} messages wait for the broker and no more are taken", where=topic)
+        return int(sent.mid)
 
     def service(self, now_s: float) -> None:
         """Keep the link alive; reconnect when it was lost."""
@@ -115,7 +125,7 @@ class MqttClient:
         return found if isinstance(found, socket.socket) else None
 
 
-class _Poller:
+class MqttPoller:
     """Reads and writes for many clients; housekeeping once per second."""
 
     def __init__(self) -> None:
@@ -166,7 +176,7 @@ class MqttDevices:
 
     def __init__(self, config: MqttConfig) -> None:
         self.config = config
-        self.poller = _Poller()
+        self.poller = MqttPoller()
         self.clients: dict[str, MqttClient] = {}
         self.senders: dict[str, ChannelSender] = {}
         self.receivers: dict[str, ChannelReceiver[Downward]] = {}
@@ -225,7 +235,7 @@ class MqttCloud:
     def __init__(self, config: MqttConfig, boot: int) -> None:
         self.config = config
         self.boot = boot
-        self.poller = _Poller()
+        self.poller = MqttPoller()
         self.senders: dict[str, ChannelSender] = {}
         self.receivers: dict[str, ChannelReceiver[Upward]] = {}
         self.waiting: dict[str, deque[bytes]] = {}
