@@ -41,7 +41,7 @@ def test_a_device_that_is_killed_loses_doubles_and_invents_nothing(tmp_path: Pat
         cloud = LiveCloud(graph, MqttConfig(port=port, app="test"))
         devices = [python_device(name, port, tmp_path) for name in "01"]
         try:
-            until(lambda: cloud.cloud.controller.devices_heard == 2, cloud.serve)
+            until(lambda: len(cloud.cloud.controller.registered) == 2, cloud.serve)
             cloud.deploy(dict.fromkeys(graph.views, "0"))
             for n in range(KILLS):
                 for _ in range(6):
@@ -78,7 +78,7 @@ def test_a_device_in_javascript_beside_one_in_python_notifies_like_the_naive_rec
             node_device("2", port, web_port, tmp_path),
         ]
         try:
-            until(lambda: cloud.cloud.controller.devices_heard == 3, cloud.serve)
+            until(lambda: len(cloud.cloud.controller.registered) == 3, cloud.serve)
             until(lambda: all(d.began for d in devices), lambda: take_all(devices))
             first, second, third = graph.views
             cloud.deploy({first: "1", second: "2", third: CLOUD})

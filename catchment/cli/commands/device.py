@@ -15,11 +15,11 @@ from catchment.cli.output import JsonFlag, emit, notes
 
 _EPILOG = """Examples:
 
-catchment device 7 --mqtt 127.0.0.1:1883 < positions.jsonl
+cat positions.jsonl | catchment device 7 --mqtt 127.0.0.1:1883
 
 catchment device 7 --mqtt mqtts://broker.example.org --token-file secrets/7 --json
 
-catchment device 7 --mqtt 127.0.0.1:1883 --state /var/lib/catchment/7 --until-sent < positions.jsonl
+cat positions.jsonl | catchment device 7 --mqtt 127.0.0.1:1883 --state /var/lib/catchment/7 --until-sent
 
 A line of input is {"stream": "location", "row": {"lat": 48.1, "lon": 2.3}}; the device's own column may be left out."""
 
