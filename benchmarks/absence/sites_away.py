@@ -112,11 +112,12 @@ class Absence:
             self.backlog_ends[site] = max(segment.sequence for segment in pending)
 
 
-def make_absence(folder: Path, sites: int, away: int, away_s: int, after_s: int) -> Absence:
+def make_absence(folder: Path, sites: int, away: int, away_s: int, after_s: int, outbox_max: str = "1 GB") -> Absence:
     """Return a deployment whose first sites will be away, with records every two seconds at each site."""
     names = [f"s{number}" for number in range(sites)]
     links = "".join(
         f'[sites.{n}]\n[[links]]\nfrom = "{n}"\nto = "center"\nbandwidth = "{BANDWIDTH_BYTES_PER_S} B/s"\n'
+        f'outbox_max = "{outbox_max}"\n'
         for n in names
     )
     (folder / "queries").mkdir(parents=True)
