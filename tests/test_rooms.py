@@ -35,6 +35,7 @@ ROOMS = (
     "files",
     "receivers",
     "deploy",
+    "light",
     "vectorised",
     "feeds",
     "sim",

@@ -18,11 +18,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from catchment.cli.output import notes
 from catchment.log_fields import fields_of
 from catchment.storage.files import make_folder
 
@@ -44,24 +41,6 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
-
-
-LogFormatOption = Annotated[
-    LogFormat,
-    typer.Option(
-        "--log-format",
-        envvar="CATCHMENT_LOG_FORMAT",
-        help="How the lines of state/logs/ are written; json also prints them on standard error.",
-    ),
-]
-LogLevelOption = Annotated[
-    LogLevel,
-    typer.Option(
-        "--log-level",
-        envvar="CATCHMENT_LOG_LEVEL",
-        help="The least that is written to state/logs/; debug has every micro-batch and every published window.",
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -125,6 +104,8 @@ class _Terminal(logging.Handler):
     """Shows warnings to a person, above the live table."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        from catchment.cli.output import notes  # large, and a light site shows nothing
+
         text = f"{record.levelname.lower()}: {record.getMessage()}"
         notes.print(text, highlight=False, markup=False, soft_wrap=True)
 

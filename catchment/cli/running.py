@@ -70,7 +70,17 @@ class Roles:
 
     @property
     def needs_spark(self) -> bool:
-        return self.with_center or any(self.deployment.streams_at(s) for s in self.sites)
+        return self.with_center or any(self.deployment.streams_at(s) for s in (*self.sites, *self.light_sites))
+
+    @property
+    def light_sites(self) -> Sequence[str]:
+        """The light sites whose records are evaluated by this process."""
+        deployment = self.deployment
+        center = [deployment.project.center] if self.with_center else []
+        here = deployment.routes.relays if self.with_center and self.sites else self.sites
+        return tuple(
+            light for s in (*here, *center) for light in deployment.routes.light_sites_at(s, deployment.project)
+        )
 
     @property
     def spark_master(self) -> str | None:
@@ -87,6 +97,8 @@ class Roles:
         return (
             *(project.site_folder(s) for s in self.sites),
             *(project.relay_folder(s) for s in relays),
+            *(project.site_folder(s) for s in self.light_sites),
+            *(project.source_folder(s) for s in self.sites if project.is_light(s)),
             *([project.state_folder / "center"] if self.with_center else []),
         )
 
@@ -134,10 +146,13 @@ def _serve_page(stack: ExitStack, project: Project, port: int) -> None:
 def _check(roles: Roles) -> None:
     """Find what would make the run fail, before the seconds that Spark takes to start."""
     from catchment.deploy.preflight import check_sources
+    from catchment.light.streams import light_streams
 
     for folder in roles.folders:
         check_unused(folder)
     check_sources(roles.deployment, roles.sites)
+    for site in roles.light_sites:
+        light_streams(site, roles.deployment.declared_at(site))  # what it cannot read is refused
     if roles.deployment.project.traces.endpoint is not None:
         importlib.import_module("catchment.deploy.window_traces")  # a package that is missing is found here
     if roles.needs_spark:

@@ -9,7 +9,7 @@ the project's authority signs, or by that common secret. With tokens alone there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -24,11 +24,13 @@ from catchment.project.routes import LinkName
 from catchment.project.sections import Link, SecurityFiles
 from catchment.project.ways import Way, Ways
 from catchment.timeline import Clock
+from catchment.wire.dispatch import BACKLOG_SHARE
 from catchment.wire.envelope import AroundUplink
 from catchment.wire.forwarder import Forwarder, Hop, NoInbox
 from catchment.wire.grpc_server import CallService, InboxServer, Receiver, is_loopback
 from catchment.wire.grpc_uplink import GrpcUplink
 from catchment.wire.inbox import Inbox
+from catchment.wire.limits import DEFAULT_LIMITS, RECORD_LIMITS
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.shaper import LinkBucket, Shaper
@@ -49,6 +51,7 @@ class Connections:
     observer: WindowObserver | None = None
     functions: str = ""  # of the project, with the digits of their code: both ends of a link compare them
     services: Sequence[CallService] = ()  # beside the inbox of the center
+    record_inboxes: Mapping[str, Inbox] = field(default_factory=dict)  # of light sites that are evaluated here
     way_rules: WayRules = field(default_factory=WayRules)  # when senders leave a way for another
     addresses: dict[str, str] = field(default_factory=dict)  # where servers of this process listen, by site
     forwarders: dict[str, Forwarder] = field(default_factory=dict, init=False)  # of the servers that were made
@@ -74,17 +77,24 @@ class Connections:
             client_certificates=files.uses_tls and self.project.security.asks_for_certificates,
             services=self.services if site == self.project.center else (),
             forwarder=self._make_forwarder(site),
+            record_inboxes=self.record_inboxes,
         )
 
-    def make_sender(self, link: Link, site: str, address: str, outbox: Outbox) -> Sender:
-        """Return the sender of a site's outbox to an address, with the declared bandwidth and latency of the link."""
+    def make_sender(
+        self, link: Link, site: str, address: str, outbox: Outbox, *, carries_records: bool = False
+    ) -> Sender:
+        """Return the sender of a site's outbox to an address, with the declared bandwidth and latency of the link.
+
+        Records go in the order in which they were read: after an outage the oldest first, unlike partials.
+        """
         files = self._files(site)
         _check_encrypted(files, site, address)
         tls = _tls(files)
         self._read_token(files, site)
 
         def open_uplink() -> Uplink:  # the files are read for every connection: they may have been replaced
-            return self.wrap_uplink(GrpcUplink(address, self._read_token(files, site), tls))
+            token = self._read_token(files, site)
+            return self.wrap_uplink(GrpcUplink(address, token, tls, carries_records=carries_records))
 
         on_acked = None if self.observer is None else partial(self.observer.note_acked, site)
         return Sender(
@@ -92,9 +102,11 @@ class Connections:
             open_uplink,
             self._shape(link),
             self.clock,
+            backlog_share=1.0 if carries_records else BACKLOG_SHARE,
+            limits=RECORD_LIMITS if carries_records else DEFAULT_LIMITS,
             on_acked=on_acked,
             functions=self.functions,
-            around=self._lines_around(site, outbox.destination),
+            around=[] if carries_records else self._lines_around(site, outbox.destination),
             rules=self.way_rules,
         )
 

@@ -24,7 +24,7 @@ from catchment.deploy.contracts import (
     slack_plan,
 )
 from catchment.deploy.fragment_plan import FragmentPlan, Watch
-from catchment.deploy.landed import as_landed
+from catchment.deploy.landed import as_arrived, as_landed
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import ConfigError, QueryError
 from catchment.functions.installed import functions_in
@@ -89,8 +89,9 @@ class Deployment:
         return cls(catalog.project, catalog, plans, _share(catalog, plans, known), declared)
 
     def streams_at(self, site: str) -> tuple[Stream, ...]:
-        """Return the streams that are born at a site and read by some view, as the site reads them."""
-        return tuple(as_landed(stream, self.project) for stream in self.declared_at(site))
+        """Return the streams that are born at a site and read by some view, as they are read by what evaluates them."""
+        as_read = as_arrived if self.project.is_light(site) else as_landed
+        return tuple(as_read(stream, self.project) for stream in self.declared_at(site))
 
     def declared_at(self, site: str) -> tuple[Stream, ...]:
         """Return the streams that are born at a site and read by some view, as they are declared."""

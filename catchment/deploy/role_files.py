@@ -8,15 +8,16 @@ import logging
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from catchment.errors import ConfigError
-from catchment.query.plan import QueryPlan
-from catchment.query.sql.statements import Stream
-from catchment.query.types import sql_type
 from catchment.storage.files import make_folder, read_record, write_record
 from catchment.storage.free_space import write_last_words
 from catchment.timeline import SystemClock
+
+if TYPE_CHECKING:  # a light site, which has no SQL, writes its status too
+    from catchment.query.plan import QueryPlan
+    from catchment.query.sql.statements import Stream
 
 STATUS_FILE = "status.json"  # for the live table, for `show`, and for people who look into the folder
 REPORTED_AT = "reported_at_us"  # when a status was written
@@ -86,6 +87,8 @@ def refuse_changed_streams(folder: Path, streams: Iterable[Stream]) -> None:
 
     Columns may be added: records from before have null there.
     """
+    from catchment.query.types import sql_type
+
     known: dict[str, dict[str, str]] = read_record(folder / STREAMS_FILE) or {}
     now = {stream.name: {c.name: sql_type(c.type) for c in stream.columns} for stream in streams}
     for name, columns in now.items():

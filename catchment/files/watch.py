@@ -32,7 +32,7 @@ DEFAULT_KEEP_US = 7 * 86_400 * SECOND_US
 SETTLED_NS = 2_000_000_000  # longer than a tick of any file system's clock
 NOT_SETTLED = -1
 MAX_NAMED = 3  # files that an error names
-_COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", ".xz")
+COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", ".xz")
 
 
 class FileChangedError(EngineError):
@@ -227,7 +227,7 @@ class FolderWatch:
 
     def _complete_lines(self, name: str, start: int, stat: FileStat) -> Iterator[FilePiece]:
         path = self.watched.path(name)
-        if name.endswith(_COMPRESSED):
+        if name.endswith(COMPRESSED):
             raise EngineError(
                 f"the file {path} is compressed, and its stream is declared with growing = true",
                 hint="only plain text can grow: name the files in path so that compressed ones are left out",

@@ -21,7 +21,6 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from catchment.errors import ConfigError, FunctionError
 
@@ -108,6 +107,8 @@ class AggregateFunction:
         return found
 
     def _check_size(self, states: Sequence[pa.Array], verb: str) -> None:
+        import pyarrow.compute as pc  # large, and a light site, which calls no function, does without
+
         widths = [_row_bytes(column) for column in states]
         fixed = sum(width for width in widths if isinstance(width, int))
         varying = [width for width in widths if not isinstance(width, int)]
@@ -232,6 +233,8 @@ def _is_text(type_: pa.DataType) -> bool:
 
 def _row_bytes(column: pa.Array) -> int | pa.Array:
     """Return the bytes of each row of a state's column; one number where all take as many."""
+    import pyarrow.compute as pc
+
     width = _fixed_width(column.type)
     if width is not None:
         return width

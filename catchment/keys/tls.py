@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from cryptography import x509
-
 from catchment.errors import ConfigError
 from catchment.keys.private_files import read_secret
 from catchment.keys.watched_files import WatchedFiles
@@ -68,6 +66,8 @@ def _read_pem(path: Path) -> bytes:
     except OSError as error:
         hint = "copy the folder of the site's keys to this machine; `catchment keys issue SITE` makes it"
         raise ConfigError(f"cannot read the certificate: {error.strerror}", where=str(path), hint=hint) from error
+    from cryptography import x509  # large, and not needed where links are not encrypted
+
     try:
         x509.load_pem_x509_certificates(data)
     except ValueError as error:
@@ -84,5 +84,7 @@ def _check_pair(certificate: Path, key: Path) -> None:
 
 def find_expiry_us(certificate: bytes) -> int:
     """Return when a certificate ends to be valid, in microseconds; of a chain the earliest end."""
+    from cryptography import x509
+
     chain = x509.load_pem_x509_certificates(certificate)
     return min(int(c.not_valid_after_utc.timestamp()) for c in chain) * 1_000_000

@@ -14,7 +14,7 @@ from catchment.errors import WireError
 from catchment.progress.soundness import check_soundness
 from catchment.project.routes import Routes
 from catchment.query.fragment import Fragment
-from catchment.wire.messages import Relayed, Segment, Updates
+from catchment.wire.messages import Records, Relayed, Segment, Updates
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class Admission:
                 hint="declare the site and its link in catchment.toml, here and there",
             )
         for message in segment.messages:
+            if isinstance(message, Records):
+                raise WireError(
+                    f"{segment.origin!r} sends records of {message.stream!r} to an inbox of partials",
+                    hint="run every site from the same catchment.toml",
+                )
             if message.fragment not in self.fragments:
                 raise WireError(
                     f"{segment.origin!r} sends fragment {message.fragment!r}; known here are {sorted(self.fragments)}",

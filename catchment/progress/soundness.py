@@ -24,6 +24,7 @@ from catchment.wire.messages import (
     Fact,
     Progress,
     QueryMark,
+    Records,
     Relayed,
     Segment,
     Shed,
@@ -37,7 +38,7 @@ def check_soundness(segment: Segment, fragments: Mapping[str, Fragment]) -> None
     """Refuse a segment that holds something that could not be merged; fragments that are not known are passed over."""
     for message in segment.messages:
         fragment = fragments.get(message.fragment)
-        if fragment is None:
+        if fragment is None or isinstance(message, Records):
             continue
         if isinstance(message, Updates):
             _check_updates(segment.origin, message, fragment)

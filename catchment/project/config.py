@@ -66,6 +66,11 @@ class Project:
                 f"the center {self.center!r} is not a declared site",
                 hint=f"add [sites.{self.center}]; {did_you_mean(self.center, self.sites)}",
             )
+        if not self.sites[self.center].compute:
+            raise ConfigError(
+                f"the center {self.center!r} has compute = false, but it merges and answers",
+                hint="leave compute out there; a site that only has sources is a light site",
+            )
 
     @classmethod
     def load(cls, folder: str | Path) -> Project:
@@ -114,6 +119,31 @@ class Project:
     def relay_folder(self, site: str) -> Path:
         """Return the folder of the durable state of the relay at a site."""
         return self.state_folder / "relays" / site
+
+    def source_folder(self, site: str) -> Path:
+        """Return the folder of the durable state of a light site: what it has read, and what it has not sent yet."""
+        return self.state_folder / "sources" / site
+
+    def arrivals_folder(self, site: str) -> Path:
+        """Return the folder in which the records of a light site arrive, at the site that evaluates them."""
+        return self.site_folder(site) / "arrivals"
+
+    def arrived_folder(self, site: str, stream: str) -> Path:
+        """Return the folder of the files from which the arrived records of a stream of a light site are read."""
+        return self.arrivals_folder(site) / "streams" / stream
+
+    def is_light(self, site: str) -> bool:
+        """Return whether a site only sends its records, and another one evaluates them."""
+        return not self.sites[site].compute
+
+    @cached_property
+    def running_links(self) -> tuple[Link, ...]:
+        """The links that a run may use: nothing goes through a light site, and its records go where it says."""
+        return tuple(
+            link
+            for link in self.links.values()
+            if not self.is_light(link.destination) and self.sites[link.origin].evaluate_at in (None, link.destination)
+        )
 
     @property
     def query_files(self) -> tuple[Path, ...]:
@@ -168,6 +198,7 @@ class _Reader:
         head = self.table("project", options_of(Project), required=True)
         sites = self.sites()
         links = self.links(sites)
+        self.check_light_sites(sites, links)
         spark = self.spark()
         security = self.security(root)
         limits = StorageLimits(**self.table("limits", options_of(StorageLimits)))
@@ -220,6 +251,31 @@ class _Reader:
                 hint=f"it must be {kinds.site_name().expected}",
             ) from cause
         return Site(name, **self.check(values, options_of(Site), f"[{header}]", lambda key: self.file.at(header, key)))
+
+    def check_light_sites(self, sites: Mapping[str, Site], links: Mapping[tuple[str, str], Link]) -> None:
+        for site in sites.values():
+            named = site.evaluate_at
+            if named is None or site.compute:
+                continue
+            where = self.file.at(f"sites.{site.name}", "evaluate_at")
+            if named not in sites:
+                raise ConfigError(
+                    f"the records of {site.name!r} are to be evaluated at the undeclared site {named!r}",
+                    where=where,
+                    hint=did_you_mean(named, sites),
+                )
+            if not sites[named].compute:
+                raise ConfigError(
+                    f"the records of {site.name!r} are to be evaluated at {named!r}, which does not compute either",
+                    where=where,
+                    hint="name a site without compute = false",
+                )
+            if (site.name, named) not in links:
+                raise ConfigError(
+                    f"the records of {site.name!r} are to be evaluated at {named!r}, and no link goes there",
+                    where=where,
+                    hint=f'add [[links]] with from = "{site.name}" and to = "{named}"',
+                )
 
     def links(self, sites: Mapping[str, Site]) -> Mapping[tuple[str, str], Link]:
         given = self.file.tables.get("links", [])

@@ -7,6 +7,9 @@ that declares nothing takes no time beside that of its end, so where no link dec
 Every site has one next site, so the routes form a tree: what meets at a site goes on together, and can be merged there.
 Routes follow from the project alone, so that all processes agree on them without a word. What is measured decides which
 way a segment takes from one end to the next (`catchment.project.ways`).
+
+The records of a light site cross its first link as they are, and are evaluated at the end of it; no route goes through
+a light site.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ class Routes:
                 continue
             if hop:
                 hops[site] = hop
-            for link in project.links.values():
+            for link in project.running_links:
                 if link.destination == site:
                     taken_us = time_us + carry_us(link.bandwidth_bytes_per_s, link.latency_us)
                     heapq.heappush(queue, (taken_us, links + 1, link.origin, site))
@@ -82,6 +85,10 @@ class Routes:
             return origin
         return next((a for a, b in self.route(origin) if b == relay), None) if self.reaches(origin) else None
 
+    def light_sites_at(self, site: str, project: Project) -> tuple[str, ...]:
+        """Return the light sites whose records are evaluated at a site."""
+        return tuple(name for name, hop in self.hops.items() if hop == site and project.is_light(name))
+
     def next_inbox(self, site: str) -> str:
         """Return whose inbox the updates of a site's streams reach first: for a relay and the center, their own."""
         return site if site == self.center or site in self.relays else self.hops.get(site, self.center)
@@ -108,10 +115,11 @@ class Routes:
 def first_link(project: Project, site: str) -> Link:
     """Return the link that a site's updates take first.
 
-    Those of the center stay where they are, and so at first do those of a relay: no link shapes them.
+    Those of the center stay where they are, and so at first do those of a relay: no link shapes them. Nor are those of
+    a light site, which are made where its records are evaluated.
     """
     routes = Routes.of(project)
-    if site == project.center or site in routes.relays:
+    if site == project.center or site in routes.relays or project.is_light(site):
         return Link(site, f"{site} (here)")
     return outgoing_link(project, site)
 

@@ -21,7 +21,11 @@ _SITE_FILE = kinds.path_of_site()
 
 @dataclass(frozen=True)
 class Site:
-    """A place with a Spark runtime; `listen` is where its inbox listens and `address` where others find it."""
+    """A place where streams are born, are evaluated, or both.
+
+    `listen` is where its inbox listens and `address` where others find it. A site that does not compute is a light
+    site: it needs no Spark, and the next site on its route evaluates its records.
+    """
 
     name: str
     spark_master: str | None = option(
@@ -53,7 +57,16 @@ class Site:
         example=("center.example.org", 9410),
     )
     compute: bool = option(
-        kinds.flag(), True, doc="false: streams are born here, but `catchment plan` puts no operator here"
+        kinds.flag(),
+        True,
+        doc="false: a light site, which needs no Spark: it sends its records, and another site evaluates them",
+    )
+    evaluate_at: str | None = option(
+        kinds.site_name(),
+        None,
+        doc="with compute = false, the site that evaluates its records; there must be a link to it",
+        absent="the next site on its route to the center",
+        example="center",
     )
 
 

@@ -119,13 +119,13 @@ class Ways:
 
     @cached_property
     def _links_us(self) -> dict[LinkName, int]:
-        links = self.project.links.items()
-        return {name: carry_us(link.bandwidth_bytes_per_s, link.latency_us) for name, link in links}
+        links = self.project.running_links
+        return {(a.origin, a.destination): carry_us(a.bandwidth_bytes_per_s, a.latency_us) for a in links}
 
     @cached_property
     def _leaving(self) -> dict[str, list[LinkName]]:
         leaving: dict[str, list[LinkName]] = {}
-        for link in sorted(self.project.links):
+        for link in sorted(self._links_us):
             leaving.setdefault(link[0], []).append(link)
         return leaving
 

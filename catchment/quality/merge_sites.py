@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from catchment.errors import QualityError
-from catchment.quality.contract import Measure, WatchedQuantity
 from catchment.storage.codec import stored
+
+if TYPE_CHECKING:  # whoever only carries estimates need not load all aggregates
+    from catchment.quality.contract import Measure, WatchedQuantity
 
 
 @stored()

@@ -8,10 +8,10 @@ import pyarrow as pa
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from catchment.query.instant_type import TIMESTAMP as TIMESTAMP
 from catchment.query.sql.dialect import read_expression
 
 T = exp.DType
-TIMESTAMP = pa.timestamp("us", tz="UTC")
 DEFAULT_PRECISION, DEFAULT_SCALE = 10, 0
 POSSIBLE_TYPES = (
     "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p, s), STRING, BINARY, DATE, TIMESTAMP, "

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from catchment.project.config import Project
 from catchment.query.sql.connectors import HttpConnector, MqttConnector, ReceivedConnector
-from catchment.query.sql.statements import Stream
 from catchment.receivers.landing import LandingFolder
-from catchment.receivers.mqtt import REMEMBERED, MqttReceiver, MqttSettings
 from catchment.receivers.writer import LandingWriter
 
 if TYPE_CHECKING:
     from catchment.receivers.http import HttpReceiver
+    from catchment.receivers.mqtt import MqttReceiver
 
 MAX_HTTP_KEYS = 100_000  # the newest deliveries that are recognised when they are sent again
+
+
+class NamedStream(Protocol):
+    """A stream, as far as receivers know it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def connector(self) -> object: ...
 
 
 class SiteReceivers:
@@ -28,13 +37,13 @@ class SiteReceivers:
         self._mqtt: dict[str, MqttReceiver] = {}
         self._http: HttpReceiver | None = None
 
-    def prepare(self, streams: Iterable[Stream]) -> None:
+    def prepare(self, streams: Iterable[NamedStream]) -> None:
         """Make the folders where records land, for a site that reads what is there and receives nothing."""
         for stream in streams:
             if isinstance(stream.connector, ReceivedConnector):
                 self._open_folder(stream.name, stream.connector).open()
 
-    def follow(self, streams: Iterable[Stream]) -> None:
+    def follow(self, streams: Iterable[NamedStream]) -> None:
         """Begin to receive for streams that are new; one that nobody reads any more is received no longer."""
         received = {s.name: s.connector for s in streams if isinstance(s.connector, ReceivedConnector)}
         for name in [n for n in self._writers if n not in received]:
@@ -66,6 +75,8 @@ class SiteReceivers:
         writer.start()
         self._writers[name] = writer
         if isinstance(connector, MqttConnector):
+            from catchment.receivers.mqtt import MqttReceiver, MqttSettings
+
             config = connector.client_config
             settings = MqttSettings.read(None if config is None else self._project.folder / config)
             client_id = f"catchment-{self._project.name}-{self._site}-{name}"
@@ -94,6 +105,14 @@ class SiteReceivers:
         return self._http
 
     def _open_folder(self, stream: str, connector: ReceivedConnector) -> LandingFolder:
-        max_keys = MAX_HTTP_KEYS if isinstance(connector, HttpConnector) else REMEMBERED
         folder = self._project.landing_folder(self._site, stream)
-        return LandingFolder(folder, connector.format, connector.max_waiting_bytes, max_keys)
+        return LandingFolder(folder, connector.format, connector.max_waiting_bytes, _max_keys(connector))
+
+
+def _max_keys(connector: ReceivedConnector) -> int:
+    """Return how many of the newest deliveries of a stream are recognised when they are sent again."""
+    if isinstance(connector, HttpConnector):
+        return MAX_HTTP_KEYS
+    from catchment.receivers.mqtt import REMEMBERED
+
+    return REMEMBERED

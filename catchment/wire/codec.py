@@ -28,6 +28,8 @@ from catchment.errors import WireError
 from catchment.wire.header import (
     Entry,
     FrameHeader,
+    PackedEntry,
+    RecordsEntry,
     RelayedEntry,
     UpdatesEntry,
     check_limits,
@@ -41,7 +43,7 @@ from catchment.wire.header import (
 from catchment.wire.ipc_bodies import refuse_compressed_bodies
 from catchment.wire.layout import from_wire, to_wire
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
-from catchment.wire.messages import Message, Relayed, Segment, Updates
+from catchment.wire.messages import Message, Records, Relayed, Segment, Updates
 from catchment.wire.table_bytes import compress, decompress
 from catchment.wire.versions import NEWEST_VERSION, READ_VERSIONS, describe_versions
 
@@ -84,7 +86,7 @@ class FrameHead:
         count = len(self.header.entries)
         for index, entry in enumerate(self.header.entries):
             sizes[entry.fragment] += shared * (index + 1) // count - shared * index // count
-            sizes[entry.fragment] += entry.packed_bytes if isinstance(entry, UpdatesEntry) else 0
+            sizes[entry.fragment] += entry.packed_bytes if isinstance(entry, PackedEntry) else 0
         return dict(sizes)
 
 
@@ -118,6 +120,10 @@ class EncodedSegment:
             if isinstance(entry, UpdatesEntry):
                 messages.append(_read_updates(entry, body[: entry.packed_bytes], limits, self.version))
                 body = body[entry.packed_bytes :]
+            elif isinstance(entry, RecordsEntry):
+                block = bytes(body[: entry.packed_bytes])
+                messages.append(Records(entry.stream, entry.rows, entry.raw_bytes, block))
+                body = body[entry.packed_bytes :]
             elif isinstance(entry, RelayedEntry):
                 messages.append(unpack_relayed(entry))
             else:
@@ -136,6 +142,9 @@ def encode_segment(
             table = pack_table(message.table, version)
             tables.append(table.data)
             entries.append(_updates_entry(message, table))
+        elif isinstance(message, Records):
+            tables.append(message.block)
+            entries.append(RecordsEntry(message.stream, message.rows, message.raw_bytes, len(message.block)))
         elif isinstance(message, Relayed):
             entries.append(pack_relayed(message))
         else:

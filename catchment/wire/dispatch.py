@@ -36,8 +36,9 @@ class SendOrder:
     """Choose the next segment. What was appended before the last reconnection is backlog, what came after it is fresh.
 
     Law: while fresh segments wait, the backlog has had at most `backlog_share` of the bytes since the reconnection,
-    plus one segment; and it never starves. Within each kind the lowest number goes first. No number that is
-    `ahead_segments` or more above the lowest pending one is chosen: the far side would refuse it.
+    plus one segment; and it never starves. Within each kind the lowest number goes first; with a share of 1 it does of
+    all. No number that is `ahead_segments` or more above the lowest pending one is chosen: the far side would refuse
+    it.
     """
 
     def __init__(self, ahead_segments: int, backlog_share: float = BACKLOG_SHARE) -> None:
@@ -73,6 +74,8 @@ class SendOrder:
         return segment.sequence < self._fresh_from
 
     def _has_backlog_credit(self) -> bool:
+        if self._backlog_share == 1:
+            return True
         return self._backlog_bytes < self._backlog_share * (self._backlog_bytes + self._fresh_bytes)
 
     def _count(self, chosen: Pending | None) -> None:

@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import grpc
@@ -39,6 +40,8 @@ from catchment.wire.uplink import Greeting, Introduction, RefusedError
 CONNECT = "/catchment.Inbox/Connect"  # the call that introduces a sender
 SEGMENT = "/catchment.Inbox/Segment"  # the call that carries one segment
 FORWARD = "/catchment.Inbox/Forward"  # the call that carries either of them over forwarders
+RECORDS_CONNECT = "/catchment.Records/Connect"  # likewise, of a light site that sends records
+RECORDS_SEGMENT = "/catchment.Records/Segment"
 TOKEN_HEADER = "authorization"
 BEARER = "Bearer "
 MAX_REQUEST_BYTES = 8192  # largest introduction of a sender
@@ -62,6 +65,9 @@ class Receiver(Protocol):
     def accept(self, data: bytes, *, peer: str | None = None) -> int: ...
 
     def refuse(self, reason: str, message: str, hint: str | None = None, origin: str | None = None) -> RefusedError: ...
+
+
+NO_INBOXES: Mapping[str, Receiver] = MappingProxyType({})
 
 
 class EnvelopeAnswerer(Protocol):
@@ -89,7 +95,8 @@ class InboxServer:
     """Listen for the senders of other sites and give what they send to an inbox.
 
     With TLS, callers are asked for a certificate if `client_certificates` is set; if it is not given, they are if there
-    is an authority and there are no tokens.
+    is an authority and there are no tokens. Each light site whose records are evaluated here has an inbox of its own,
+    in `record_inboxes`, which may change meanwhile.
     """
 
     def __init__(
@@ -103,9 +110,11 @@ class InboxServer:
         client_certificates: bool | None = None,
         services: Sequence[CallService] = (),
         forwarder: EnvelopeAnswerer | None = None,
+        record_inboxes: Mapping[str, Receiver] = NO_INBOXES,
     ) -> None:
         self._forwarder = forwarder
         self._services = tuple(services)
+        self._record_inboxes = record_inboxes
         self._tokens = TokenTable.of(tokens) if isinstance(tokens, Mapping) else tokens
         found = None if tls is None else tls.read()
         has_authority = found is not None and found.authority is not None
@@ -125,7 +134,14 @@ class InboxServer:
 
     def start(self) -> None:
         assert self._server is None, "started twice"
-        calls = _Calls(self._inbox, self._tokens, self._client_certificates, self._services, self._forwarder)
+        calls = _Calls(
+            self._inbox,
+            self._tokens,
+            self._client_certificates,
+            self._services,
+            self._forwarder,
+            self._record_inboxes,
+        )
         server = grpc.server(
             futures.ThreadPoolExecutor(WORKERS, thread_name_prefix="inbox"),
             handlers=(calls,),
@@ -185,7 +201,7 @@ def _make_credentials(tls: TlsSource, client_certificates: bool) -> Any:
 
 
 class _Calls(grpc.GenericRpcHandler):
-    """The two calls of the inbox, each answered by one JSON document, and those of the services beside it."""
+    """The two calls of an inbox, each answered by one JSON document, and those of the services beside it."""
 
     def __init__(
         self,
@@ -194,12 +210,14 @@ class _Calls(grpc.GenericRpcHandler):
         client_certificates: bool,
         services: Sequence[CallService],
         forwarder: EnvelopeAnswerer | None,
+        record_inboxes: Mapping[str, Receiver],
     ) -> None:
         self._forwarder = forwarder
         self._inbox = inbox
         self._tokens = tokens
         self._client_certificates = client_certificates
         self._services = services
+        self._record_inboxes = record_inboxes
         self._service_calls = threading.BoundedSemaphore(MAX_SERVICE_CALLS)
         self._quotas = PeerQuotas(inbox.limits)
 
@@ -223,6 +241,10 @@ class _Calls(grpc.GenericRpcHandler):
             return self._handler(site, self._greet)
         if details.method == FORWARD and self._forwarder is not None:
             return self._handler(site, self._forward)
+        if details.method == RECORDS_SEGMENT:
+            return self._handler(site, self._take_records)
+        if details.method == RECORDS_CONNECT:
+            return self._handler(site, self._greet_records)
         self._inbox.refuse("corrupt", f"no such call: {details.method!r:.80}")
         return _end_call(grpc.StatusCode.UNIMPLEMENTED, "no such call")
 
@@ -261,6 +283,20 @@ class _Calls(grpc.GenericRpcHandler):
     def _take(self, data: bytes, peer: str | None) -> dict[str, Any]:
         return {"number": self._inbox.accept(data, peer=peer)}
 
+    def _take_records(self, data: bytes, peer: str | None) -> dict[str, Any]:
+        return {"number": self._record_inbox(peer).accept(data, peer=peer)}
+
+    def _record_inbox(self, peer: str | None) -> Receiver:
+        """Return the inbox for the records of a light site."""
+        if peer is None or peer not in self._record_inboxes:
+            raise self._inbox.refuse(
+                "wrong_site",
+                f"the records of {peer!r} are not evaluated here",
+                hint="run every site from the same catchment.toml: compute and evaluate_at say where they are",
+                origin=peer,
+            )
+        return self._record_inboxes[peer]
+
     def _forward(self, data: bytes, peer: str | None) -> bytes:
         assert self._forwarder is not None
         try:
@@ -278,14 +314,20 @@ class _Calls(grpc.GenericRpcHandler):
             return _describe_refusal(error)
 
     def _greet(self, data: bytes, peer: str | None) -> dict[str, Any]:
+        return self._introduce(self._inbox, data, peer)
+
+    def _greet_records(self, data: bytes, peer: str | None) -> dict[str, Any]:
+        return self._introduce(self._record_inbox(peer), data, peer)
+
+    def _introduce(self, inbox: Receiver, data: bytes, peer: str | None) -> dict[str, Any]:
         try:
             if len(data) > MAX_REQUEST_BYTES:
                 raise ValueError(f"{len(data)} bytes")
             given = json.loads(data)
             introduction = Introduction(**{name: str(value) for name, value in given.items() if name in _SAID})
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise self._inbox.refuse("corrupt", f"an introduction that cannot be read: {error}", origin=peer) from error
-        greeting = self._inbox.greet(introduction, peer=peer)
+            raise inbox.refuse("corrupt", f"an introduction that cannot be read: {error}", origin=peer) from error
+        greeting = inbox.greet(introduction, peer=peer)
         return {"number": greeting.expected, "chain": greeting.chain, "versions": greeting.versions}
 
     def _prove(self, token_site: str | None, context: Any) -> str | None:

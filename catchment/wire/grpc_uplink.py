@@ -10,7 +10,15 @@ from typing import Any
 import grpc
 
 from catchment.keys.tls import TlsSource
-from catchment.wire.grpc_server import BEARER, CONNECT, FORWARD, SEGMENT, TOKEN_HEADER
+from catchment.wire.grpc_server import (
+    BEARER,
+    CONNECT,
+    FORWARD,
+    RECORDS_CONNECT,
+    RECORDS_SEGMENT,
+    SEGMENT,
+    TOKEN_HEADER,
+)
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.uplink import REASONS, Greeting, Introduction, LinkError, RefusedError
 
@@ -35,16 +43,25 @@ _CHANNEL = [
 
 
 class GrpcUplink:
-    """An uplink to an `InboxServer`, at "host:port"."""
+    """An uplink to an `InboxServer`, at "host:port"; that of a light site `carries_records`."""
 
     def __init__(
-        self, address: str, token: str | None = None, tls: TlsSource | None = None, limits: WireLimits = DEFAULT_LIMITS
+        self,
+        address: str,
+        token: str | None = None,
+        tls: TlsSource | None = None,
+        limits: WireLimits = DEFAULT_LIMITS,
+        *,
+        carries_records: bool = False,
     ) -> None:
         self._address = address
         self._limits = limits
         self._metadata = ((TOKEN_HEADER, BEARER + token),) if token else ()
         self._channel = _open_channel(address, tls)
-        self._calls = {kind: self._channel.unary_unary(kind) for kind in (CONNECT, SEGMENT, FORWARD)}
+        connect = RECORDS_CONNECT if carries_records else CONNECT
+        segment = RECORDS_SEGMENT if carries_records else SEGMENT
+        called = {CONNECT: connect, SEGMENT: segment, FORWARD: FORWARD}
+        self._calls = {kind: self._channel.unary_unary(call) for kind, call in called.items()}
 
     def connect(self, introduction: Introduction) -> Greeting:
         said = {name: value for name, value in asdict(introduction).items() if value}

@@ -264,7 +264,27 @@ class RelayedEntry(_Array, frozen=True, tag="f"):
         return self.fact.collections()
 
 
-Entry = UpdatesEntry | OwnFactEntry | RelayedEntry
+class RecordsEntry(_Array, frozen=True, tag="l"):
+    """A `Records`; its lines are `packed_bytes` of the body, and `raw_bytes` when they are decompressed."""
+
+    stream: Name
+    rows: Count
+    raw_bytes: Count
+    packed_bytes: Count
+
+    @property
+    def fragment(self) -> str:
+        return self.stream
+
+    def names(self) -> Iterator[str]:
+        yield self.stream
+
+    def collections(self) -> Iterator[Collection[object]]:
+        return iter(())
+
+
+PackedEntry = UpdatesEntry | RecordsEntry  # those that have a part of the body
+Entry = PackedEntry | OwnFactEntry | RelayedEntry
 
 
 class FrameHeader(_Array, frozen=True):
@@ -275,13 +295,13 @@ class FrameHeader(_Array, frozen=True):
     sequence: Count
     entries: tuple[Entry, ...]
 
-    def updates(self) -> Iterator[UpdatesEntry]:
-        return (entry for entry in self.entries if isinstance(entry, UpdatesEntry))
+    def packed(self) -> Iterator[PackedEntry]:
+        return (entry for entry in self.entries if isinstance(entry, PackedEntry))
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of the body: all tables as they are sent."""
-        return sum(update.packed_bytes for update in self.updates())
+        """Bytes of the body: all tables, and all lines of records, as they are sent."""
+        return sum(entry.packed_bytes for entry in self.packed())
 
 
 _DECODER = msgspec.msgpack.Decoder(FrameHeader)
@@ -310,8 +330,8 @@ def check_limits(header: FrameHeader, limits: WireLimits) -> None:
     _check("messages", len(header.entries), limits.messages)
     _check("bytes in a name", max(len(name.encode()) for name in names), limits.name_bytes)
     _check("slices in a message", max(lengths, default=0), limits.slices)
-    _check("rows", sum(update.rows for update in header.updates()), limits.rows)
-    _check("decompressed bytes", sum(update.raw_bytes for update in header.updates()), limits.raw_bytes)
+    _check("rows", sum(entry.rows for entry in header.packed()), limits.rows)
+    _check("decompressed bytes", sum(entry.raw_bytes for entry in header.packed()), limits.raw_bytes)
 
 
 def _check(what: str, given: int, limit: int) -> None:

@@ -78,6 +78,11 @@ class Inbox:
     # ---- what is here
 
     @property
+    def first_position(self) -> int:
+        """The lowest position that is not discarded."""
+        return self._first
+
+    @property
     def last_position(self) -> int:
         """The position of the newest segment, -1 before the first."""
         with self._lock:

@@ -25,7 +25,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from catchment.errors import WireError
 
@@ -92,6 +91,8 @@ def _restore_indices(array: pa.Array) -> pa.Array:
 
 
 def _check_expansion(arrays: Sequence[pa.Array], max_bytes: int) -> None:
+    import pyarrow.compute as pc  # large, and senders do not need it
+
     total = sum(pc.sum(pc.take(pc.binary_length(a.dictionary), a.indices)).as_py() or 0 for a in arrays)
     if total > max_bytes:
         raise WireError(f"the texts of an update take {total} bytes, at most {max_bytes} are taken")

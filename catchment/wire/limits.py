@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from catchment.errors import WireError
 
@@ -41,3 +41,4 @@ class WireLimits:
 
 
 DEFAULT_LIMITS = WireLimits()
+RECORD_LIMITS = replace(DEFAULT_LIMITS, ahead_segments=256)  # of records, which wait for those before them

@@ -7,8 +7,9 @@ a set of partials to be merged once, a `Progress` says how many of them there ar
 `Suspended` says that a fragment takes nothing in at a site, because its expression failed there, a `Skipped` what it
 therefore lacks, and a `Resumed` that it takes part again. A `Backfilling` says that a fragment reads its past from
 history, a `Backfilled` that it has. What a relay states of other sites is `Relayed`, under the name of the site that it
-is true of; a `Deferred` says that partials wait at the relay, and a `Delivered` that they were sent on. A `Segment` is
-the unit of durability and of acknowledgement: numbered without gaps per (origin, destination), merged once.
+is true of; a `Deferred` says that partials wait at the relay, and a `Delivered` that they were sent on. A light site,
+which does not compute, sends `Records`. A `Segment` is the unit of durability and of acknowledgement: numbered without
+gaps per (origin, destination), merged once.
 """
 
 from __future__ import annotations
@@ -327,7 +328,33 @@ class Relayed:
         return self.fact.fragment
 
 
-Message = Updates | OwnFact | Relayed
+@stored()
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records of a stream as they were read: complete lines of text, compressed with zstd.
+
+    `raw_bytes` is their size before that. Without any, the origin has looked at the stream, and nothing was new.
+    """
+
+    stream: str
+    rows: int
+    raw_bytes: int
+    block: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.stream or self.rows < 0 or self.raw_bytes < 0:
+            raise WireError(
+                f"records have stream {self.stream!r}, {self.rows} rows and {self.raw_bytes} bytes; a name may not be "
+                "empty, nor numbers negative"
+            )
+
+    @property
+    def fragment(self) -> str:
+        """Under what its bytes are counted: records are of no fragment, and are counted under their stream."""
+        return self.stream
+
+
+Message = Updates | OwnFact | Relayed | Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +393,9 @@ class Segment:
 
     def backfills(self) -> Iterator[BackfillFact]:
         return (m for m in self.messages if isinstance(m, BackfillFact))
+
+    def records(self) -> Iterator[Records]:
+        return (m for m in self.messages if isinstance(m, Records))
 
     def relayed(self) -> Iterator[Relayed]:
         return (m for m in self.messages if isinstance(m, Relayed))

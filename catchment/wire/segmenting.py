@@ -28,6 +28,7 @@ from catchment.wire.messages import (
     Delivered,
     Message,
     OwnFact,
+    Records,
     Relayed,
     RelayFact,
     Shed,
@@ -84,6 +85,8 @@ class _Load:
     def of(cls, message: Message) -> _Load:
         if isinstance(message, Updates):
             return cls(message.table.nbytes, message.rows, 1, 0, _update_header_bytes(message))
+        if isinstance(message, Records):
+            return cls(message.raw_bytes, message.rows, 1, 0, _BYTES_AROUND)
         return cls(0, 0, 1, 1, _fact_bytes(message))
 
     def add(self, other: _Load) -> None:
@@ -161,7 +164,7 @@ def _split_fact(message: Message, room: _Room) -> Iterator[Message]:
         case Relayed(origin, fact):
             assert not isinstance(fact, RelayFact)
             yield from (Relayed(origin, piece) for piece in _split_own_fact(fact, room))
-        case Updates():
+        case Updates() | Records():
             yield message
         case _:
             yield from _split_own_fact(message, room)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from catchment.cli.exit_codes import ExitCode
+from catchment.cli.log_options import LogFormatOption, LogLevelOption
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.project_folder import FolderWord, OptionalProject, project_folder
-from catchment.cli.run_log import LogChoice, LogFormat, LogFormatOption, LogLevel, LogLevelOption
-from catchment.cli.running import Roles, run_roles
+from catchment.cli.run_log import LogChoice, LogFormat, LogLevel
+from catchment.cli.running import Roles, check_unused, run_roles
 from catchment.errors import ConfigError
 from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER
 from catchment.project.joined_site import SITE_FILE, JoinedSite
@@ -108,6 +109,8 @@ def site(
 ) -> None:
     """Run one site of a project, as a source of streams, a relay for other sites, or both.
 
+    A site with compute = false is a light site: it needs no Spark, and sends its records to where they are evaluated.
+
     In a folder with a site.toml it has joined a deployment: what it runs comes from its center, and is kept.
     """
     log = LogChoice(log_format, log_level)
@@ -137,7 +140,18 @@ def _run_site(
             hint=f"sites that have something to do: {', '.join(possible)}",
         )
     _check_addresses(deployment, name)
+    if deployment.project.is_light(name):
+        _run_light(deployment, name, project, seconds, log)
     _run(Roles(deployment, (name,), False), project, seconds=seconds, log=log, as_json=as_json)
+
+
+def _run_light(deployment: Deployment, name: str, project: Path, seconds: float | None, log: LogChoice) -> NoReturn:
+    """Run a light site: this process becomes a small one, which only reads, packs and sends."""
+    from catchment.cli import light_process
+
+    check_unused(deployment.project.source_folder(name))
+    light_process.prepare(deployment, name)
+    light_process.become(project, name, seconds, log)
 
 
 def center(

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from catchment.project import option_kinds as kinds
 from catchment.project.options import option, required, write_options
-from catchment.query.types import TIMESTAMP
+from catchment.query.instant_type import TIMESTAMP
 
 CSV_OPTIONS = ("header", "delimiter")
 POSTGRES_URL = kinds.matching(

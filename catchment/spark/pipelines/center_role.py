@@ -95,6 +95,11 @@ class CenterRole:
             closing.callback(delivery.stop)
 
     @property
+    def inbox(self) -> Inbox:
+        """Where the segments of all sites land."""
+        return self._inbox
+
+    @property
     def address(self) -> str:
         """Where it listens, as host:port."""
         assert self._server is not None, "the center listens from its start on"

@@ -66,6 +66,7 @@ class StreamState:
     restarts: int = 0  # because a Python worker was too slow to come up
     reader: ReaderWatch = field(default_factory=ReaderWatch)
     is_reading: bool = True  # as the core was told last
+    heard_us: int = 0  # when its light site had last been heard, at a moment when the reader waited
     batch_lock: threading.Lock = field(default_factory=threading.Lock)  # held during a batch, and to change fragments
     shedding: StreamShedding | None = None
     suspended: dict[str, str] = field(default_factory=dict)  # suspended fragments, with the expression that failed
@@ -136,11 +137,21 @@ class StreamState:
             return False
         return self.reading.failure() is None
 
-    def note_signs(self, now_us: int) -> None:
-        """Note what the reader shows of itself: what it does, and which batch it is at."""
-        if self.reading is not None and self.reading.is_active:
-            signature, is_waiting = self.reading.sign()
+    def note_signs(self, now_us: int, heard_us: int | None = None) -> None:
+        """Note what the reader shows of itself: what it does, and which batch it is at.
+
+        Where records come from a light site, that nothing is there to read is a sign of life only if that site was
+        heard since (`heard_us`): while it is away, its silence means nothing.
+        """
+        if self.reading is None or not self.reading.is_active:
+            return
+        signature, is_waiting = self.reading.sign()
+        if heard_us is None:
             self.reader.note_sign(signature, is_waiting, now_us)
+            return
+        if is_waiting:
+            self.heard_us = heard_us
+        self.reader.note_sign((signature, self.heard_us), False, now_us)
 
     @property
     def is_over(self) -> bool:

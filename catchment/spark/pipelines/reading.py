@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from catchment.files.watch import FilePiece, FolderLook
 
 MAX_FILES_PER_BATCH = 256
+ARRIVAL_CHECK_S = 0.1  # how often a folder is looked at that is read once, and into which more is on the way
 _log = logging.getLogger(__name__)
 
 
@@ -85,12 +86,14 @@ class FileReading:
         look: Callable[[], FolderLook],
         read: Callable[[Sequence[FilePiece]], None],
         interval_s: float | None,
+        is_arriving: Callable[[], bool] = lambda: False,
     ) -> None:
         self._spark = spark
         self._name = name
         self._look = look
         self._read = read
         self._interval_s = interval_s  # None: once
+        self._is_arriving = is_arriving  # whether, with once, more may come into the folder
         self._failure: BaseException | None = None
         self._stopping = threading.Event()
         self._is_waiting = False
@@ -123,14 +126,16 @@ class FileReading:
             self._spark.sparkContext.setJobGroup(self._group, f"reads {self._name}", interruptOnCancel=True)
             while not self._stopping.is_set():
                 began = time.monotonic()
+                is_arriving = self._is_arriving()  # before the look, which sees all that has come by then
                 look = self._look()
                 self._read_all(look.pieces)
                 if look.has_more:
                     continue
-                if self._interval_s is None:
+                if self._interval_s is None and not is_arriving:
                     return
                 self._is_waiting = True
-                self._stopping.wait(max(0.0, began + self._interval_s - time.monotonic()))
+                interval_s = ARRIVAL_CHECK_S if self._interval_s is None else self._interval_s
+                self._stopping.wait(max(0.0, began + interval_s - time.monotonic()))
                 self._is_waiting = False
         except BaseException as failure:  # noqa: BLE001 - whoever watches this reader decides what follows
             if self._stopping.is_set():

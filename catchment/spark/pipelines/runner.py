@@ -2,6 +2,9 @@
 
 Sites and the center speak over real sockets in every case; in one process they are wired on loopback. The runner
 is the only part that waits: it ticks the pipelines, reports their state, and ends when every stream has ended.
+
+A light site is two parts: its source, which reads and sends, and its pipeline, which runs in the process of the site
+that evaluates, beside the inbox that it gives its partials to (`catchment.light.in_process`).
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from catchment.deploy.relays import Relays
 from catchment.deploy.role_files import open_state_folder, refuse_changed_streams, refuse_redefined_views, write_status
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import EngineError
+from catchment.light.in_process import LightSites
 from catchment.project.routes import first_link, outgoing_link
 from catchment.receivers.site_receivers import SiteReceivers
 from catchment.shedding.monitor import LoadMonitor
@@ -39,6 +43,7 @@ from catchment.spark.session import make_session
 from catchment.spark.sources.lookup_tables import LookupTables
 from catchment.timeline import Clock, SystemClock
 from catchment.wire.grpc_server import CallService
+from catchment.wire.inbox import Inbox, LocalUplink
 from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
@@ -76,12 +81,19 @@ class Runner:
         self.pipelines: list[SitePipeline] = []
         self._housekeeping: dict[str, SiteHousekeeping] = {}
         self._receivers: dict[str, SiteReceivers] = {}
+        self.light = LightSites(self.project, self.clock)
         self.watcher = DeploymentWatcher(self.deployment)
         self.rebalancer = Rebalancer(self.watcher)
         self._traces = self._open_traces()
         functions = self.deployment.catalog.functions.summary
         self.connections = Connections(
-            self.project, self.clock, self.wrap_uplink, self._traces, functions, self.services
+            self.project,
+            self.clock,
+            self.wrap_uplink,
+            self._traces,
+            functions,
+            self.services,
+            self.light.inboxes,
         )
         self.forwarding = ForwardServers(self.connections)
         self._expiry = ExpiryWatch(self.connections, self.clock)
@@ -111,6 +123,7 @@ class Runner:
         """Start the center first, so that sites find it listening; then the relays, then the sites."""
         open_state_folder(self.project.state_folder)
         self.watcher.begin()
+        self.light.follow_arrivals(self.deployment, self._evaluated_here())
         if self.with_center:
             self._center = CenterRole(
                 self.deployment, self._session, self.clock, self.connections, self.on_segment, self._traces
@@ -124,9 +137,25 @@ class Runner:
         self.connections.addresses.update(self.relays.addresses())
         self._closing.callback(self.forwarding.close)
         self.forwarding.start(site for site in self._hosted if site not in self.connections.addresses)
-        for site in self.sites:
-            if self.deployment.streams_at(site):
-                self._start_site(site)
+        self._closing.callback(self.light.stop)
+        self.light.start_sources(self.deployment, self._light_sources_here(), self._light_sender, once=self.once)
+        for site in self._pipelines_here():
+            self._start_site(site)
+
+    def _pipelines_here(self) -> tuple[str, ...]:
+        """Return the sites whose pipelines run in this process: its own that compute, and light ones."""
+        own = [s for s in self.sites if not self.project.is_light(s) and self.deployment.streams_at(s)]
+        return (*own, *self._evaluated_here())
+
+    def _evaluated_here(self) -> tuple[str, ...]:
+        """Return the light sites whose records are evaluated in this process."""
+        inboxes = (*self.relays.names, *([self.project.center] if self.with_center else []))
+        found = (s for name in inboxes for s in self.deployment.routes.light_sites_at(name, self.project))
+        return tuple(site for site in found if self.deployment.streams_at(site))
+
+    def _light_sources_here(self) -> tuple[str, ...]:
+        """Return the light sites whose records are read in this process."""
+        return tuple(s for s in self.sites if self.project.is_light(s) and self.deployment.streams_at(s))
 
     @property
     def _hosted(self) -> Sequence[str]:
@@ -154,7 +183,9 @@ class Runner:
     def _start_site(self, site: str) -> None:
         refuse_redefined_views(self.project.site_folder(site), self.deployment.plans)
         refuse_changed_streams(self.project.site_folder(site), self.deployment.streams_at(site))
-        self._receivers[site] = self._start_receiving(site)
+        is_light = self.project.is_light(site)
+        if not is_light:
+            self._receivers[site] = self._start_receiving(site)
         pipeline = SitePipeline(
             self._session,
             self.project,
@@ -162,11 +193,13 @@ class Runner:
             self.deployment.streams_at(site),
             self.deployment.fragments_at(site),
             self._evaluator,
-            partial(self._sender, site),
+            partial(self._local_sender if is_light else self._sender, site),
             self.clock,
             self.make_monitor,
             self._traces,
             self.deployment.deployed.orders,
+            self.light.arrivals.get(site),
+            partial(self.light.is_arriving, site),
         )
         self.pipelines.append(pipeline)
         self._housekeeping[site] = SiteHousekeeping(
@@ -229,17 +262,23 @@ class Runner:
         """Return the state of every role in this process."""
         sites = {p.site: self._site_status(p) for p in self.pipelines}
         center = None if self._center is None else self._center.status(self.watcher.refused)
-        return {"sites": sites, "relays": self.relays.status(), "center": center}
+        return {"sites": sites, "relays": self.relays.status(), "center": center, "sources": self.light.status()}
 
     def _site_status(self, pipeline: SitePipeline) -> Mapping[str, Any]:
         return {
             **site_status(pipeline),
             "storage": self._housekeeping[pipeline.site].status(),
-            "receivers": self._receivers[pipeline.site].status(),
+            **self._received_status(pipeline.site),
             "certificate_expires_us": self._expiry.expiry_us(pipeline.site),
             "forwarded": self.forwarding.status(pipeline.site),
             "tables": self._tables.status(),
         }
+
+    def _received_status(self, site: str) -> dict[str, Any]:
+        """Return what came to a site over HTTP and MQTT; of a light site, what came from it."""
+        if site in self.light.arrivals:
+            return {"arrivals": self.light.arrivals[site].status(), "receivers": {}}
+        return {"receivers": self._receivers[site].status()}
 
     def _follow(self) -> None:
         """Bring every role of this process to what is deployed now, the center first."""
@@ -271,19 +310,25 @@ class Runner:
                 )
 
     def _follow_sites(self) -> None:
+        self.light.follow_arrivals(self.deployment, self._evaluated_here())
         for pipeline in self.pipelines:
             refuse_redefined_views(pipeline.folder, self.deployment.plans)
             refuse_changed_streams(pipeline.folder, self.deployment.streams_at(pipeline.site))
-            if not self.once:
+            if not self.once and pipeline.site in self._receivers:
                 self._receivers[pipeline.site].follow(self.deployment.declared_at(pipeline.site))
             pipeline.deploy(self.deployment.streams_at(pipeline.site), self.deployment.fragments_at(pipeline.site))
         running = {p.site for p in self.pipelines}
-        for site in self.deployment.sites if self.with_center and self.pipelines else ():
-            if site not in running:  # all of the project runs here, and a query reads a stream that nobody read before
+        whole = self.with_center and bool(self.pipelines) and bool(self.sites)
+        if whole:  # a query may read a stream that nobody read before
+            self.sites = self.deployment.sites
+        for site in self._pipelines_here() if whole else self._evaluated_here():
+            if site not in running:
                 self._start_site(site)
+        self.light.start_sources(self.deployment, self._light_sources_here(), self._light_sender, once=self.once)
 
     def _tick(self) -> None:
         self._follow()
+        self.light.tick()
         for pipeline in self.pipelines:
             pipeline.sender.raise_failure()
             pipeline.tick()
@@ -307,12 +352,34 @@ class Runner:
         self.relays.write_status(stopped)
         for site in set(self.forwarding.running) - {pipeline.site for pipeline in self.pipelines}:
             self.forwarding.write_status(site, stopped)
+        self.light.write_status(stopped)
         if self._center is not None:
             self._center.write_status(stopped, self.watcher.refused)
 
     def _sender(self, site: str, outbox: Outbox) -> Sender:
         address = self._address(self.deployment.routes.next_inbox(site))
         return self.connections.make_sender(first_link(self.project, site), site, address, outbox)
+
+    def _local_sender(self, site: str, outbox: Outbox) -> Sender:
+        """Return what gives the partials of a light site to the inbox beside its pipeline, in this process."""
+        inbox = self._inbox_of(self.deployment.routes.next_inbox(site))
+        return Sender(
+            outbox,
+            lambda: self.wrap_uplink(LocalUplink(inbox, peer=site)),
+            clock=self.clock,
+            on_acked=None if self._traces is None else partial(self._traces.note_acked, site),
+        )
+
+    def _inbox_of(self, name: str) -> Inbox:
+        if name == self.project.center:
+            assert self._center is not None, "its light sites are evaluated where it runs"
+            return self._center.inbox
+        return self.relays.running[name].inbox
+
+    def _light_sender(self, site: str, outbox: Outbox) -> Sender:
+        link = outgoing_link(self.project, site)
+        address = self._address(link.destination)
+        return self.connections.make_sender(link, site, address, outbox, carries_records=True)
 
     def _relay_sender(self, site: str, outbox: Outbox) -> Sender:
         link = outgoing_link(self.project, site)

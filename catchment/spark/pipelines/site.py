@@ -4,6 +4,10 @@ Each stream is one Structured Streaming query, or a loop over the files of a fol
 says why). Every micro-batch is, in this order: written to raw history, with bad records in quarantine; reduced to
 partials per fragment (`BatchReducer`); journalled; absorbed by the core; put into the outbox. The journal entry is the
 commit: before it, the batch is read again; after it, it is skipped.
+
+A light site, which does not compute, has such a pipeline too: it runs under the name of that site where its records
+are evaluated, and reads them from the files in which they arrive. So the states of the site, its event time and what
+it lacks are its own, as if it computed.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from catchment.deploy.reconcile import site_changes
 from catchment.deploy.role_files import forget_resumptions, requested_resumptions
 from catchment.errors import CatchmentError, EngineError
 from catchment.files.watch import DEFAULT_KEEP_US, FolderWatch
+from catchment.light.arrivals import Arrivals
 from catchment.log_fields import about
 from catchment.progress.events import Ticked
 from catchment.progress.window_observer import WindowObserver
@@ -92,6 +97,8 @@ class SitePipeline:
     make_monitor: MakeMonitor = LoadMonitor
     observer: WindowObserver | None = None
     orders: SiteOrders = field(default_factory=SiteOrders)
+    arrivals: Arrivals | None = None  # of a light site, whose records are evaluated here
+    is_arriving: Callable[[], bool] = lambda: False  # whether more of what is read once is on the way here
     _states: dict[str, StreamState] = field(default_factory=dict, init=False)
     _file_batches: dict[str, FileBatches] = field(default_factory=dict, init=False)  # of streams of files
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
@@ -241,7 +248,7 @@ class SitePipeline:
             batches.take_over_checkpoint()
             interval_s = None if self._once else self.project.defaults.trigger_us / 1e6
             name = f"{self.site}.{state.stream.name}"
-            state.reading = FileReading(self.spark, name, batches.look, batches.read, interval_s)
+            state.reading = FileReading(self.spark, name, batches.look, batches.read, interval_s, self.is_arriving)
         state.reader.note_started(self.clock.now_us())
 
     def _start_query(self, state: StreamState) -> QueryReading:
@@ -272,7 +279,7 @@ class SitePipeline:
         watch = FolderWatch(
             state.stream.name, source.watched, source.growing, keep_us, horizon_us, source.removed_when_read
         )
-        if self._once:
+        if self._once and self.arrivals is None:
             watch.freeze()
         return FileBatches(state, source, watch, self.host, self.core, self.clock, self.folder, self._on_batch)
 
@@ -322,7 +329,7 @@ class SitePipeline:
                 self._start_reading(state)
             except (EngineError, OSError) as again:
                 self._note_death(state, again, now_us)
-        state.note_signs(now_us)
+        state.note_signs(now_us, None if self.arrivals is None else self.arrivals.heard_us)
         self._note_reading(state, state.reader.state(now_us) not in NOT_READING)
 
     def _note_reading(self, state: StreamState, is_reading: bool) -> None:
