@@ -225,7 +225,7 @@ def test_one_refused_segment_is_kept_and_does_not_stop_the_others(
     store(outbox, range(5))
     sender = started(Sender(outbox, lambda: LocalUplink(inbox)))
     wait_for(lambda: [p.sequence for p in outbox.pending()] == [2])
-    assert "not this one" in str(sender.snapshot().last_error)
+    wait_for(lambda: "not this one" in str(sender.snapshot().last_error))
     mended.set()
     assert sender.wait_until_empty(PATIENCE_S)
     assert inbox.lowest_missing("eu") == 5
