@@ -48,7 +48,7 @@ class _Waiting:
         return cls(segment.sequence, tuple(keys))
 
 
-class Arrivals:
+class RecordArrivals:
     """Takes what a light site sends, and lets it land."""
 
     def __init__(self, project: Project, site: str, clock: Clock) -> None:

@@ -3,7 +3,7 @@
 A pure state machine under a host (`catchment.storage.host`): the entry that has records in it also says which files
 they are of, so what was read and what leaves are one commit. Each entry sends one segment at most.
 
-A file that is larger than one chunk is sent in several entries. Until the last of them, `FilePart` says how far it got:
+A file that is larger than one chunk is sent in several entries. Until the last of them, `BegunFile` says how far it got:
 a process that was killed goes on from there.
 
 Bound: a file that is gone is forgotten as at a site that computes (`catchment.site.known_files`), by the clock alone.
@@ -21,7 +21,7 @@ from catchment.wire.messages import Records
 
 @stored()
 @dataclass(frozen=True, slots=True)
-class FilePart:
+class BegunFile:
     """A file of which the first `sent_bytes` were sent, and more is to come; `digest` is of these."""
 
     name: str
@@ -36,7 +36,7 @@ class RecordsPacked:
     """Records of a stream were read and packed; `part` is the file that they are of, unless it is read to its end."""
 
     records: Records
-    part: FilePart | None = None
+    part: BegunFile | None = None
 
 
 Event = RecordsPacked | FilesRead | FolderSeen
@@ -48,7 +48,7 @@ class LightState:
     """What a light site knows of its streams."""
 
     files: dict[str, KnownFilesState]
-    parts: dict[str, FilePart]
+    parts: dict[str, BegunFile]
     rows: dict[str, int] = field(default_factory=dict)
 
 
@@ -57,7 +57,7 @@ class LightCore:
 
     def __init__(self) -> None:
         self.files = KnownFolders()
-        self.parts: dict[str, FilePart] = {}  # by stream
+        self.parts: dict[str, BegunFile] = {}  # by stream
         self.rows: dict[str, int] = {}  # that were sent, by stream
 
     def handle_all(self, events: Sequence[Event], now_us: int) -> Sequence[Records]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.role_files import write_status
-from catchment.light.arrivals import Arrivals
+from catchment.light.arrivals import RecordArrivals
 from catchment.light.source import LightSource
 from catchment.light.streams import light_streams
 from catchment.project.config import Project
@@ -29,7 +29,7 @@ class LightSites:
     def __init__(self, project: Project, clock: Clock) -> None:
         self._project = project
         self._clock = clock
-        self.arrivals: dict[str, Arrivals] = {}
+        self.arrivals: dict[str, RecordArrivals] = {}
         self.inboxes: dict[str, Inbox] = {}  # of the arrivals: what servers of this process give to them
         self.sources: dict[str, LightSource] = {}
 
@@ -38,7 +38,7 @@ class LightSites:
         for site in sites:
             streams = light_streams(site, deployment.declared_at(site))
             if site not in self.arrivals:
-                self.arrivals[site] = Arrivals(self._project, site, self._clock)
+                self.arrivals[site] = RecordArrivals(self._project, site, self._clock)
             self.arrivals[site].follow(streams)
             self.inboxes[site] = self.arrivals[site].inbox
 

@@ -11,7 +11,7 @@ from catchment.errors import EngineError
 from catchment.files.digest import digest_of
 from catchment.files.folder import WatchedFolder
 from catchment.files.watch import COMPRESSED, DEFAULT_KEEP_US, FileChangedError, FilePiece, FolderWatch
-from catchment.light.core import Event, FilePart, LightCore, RecordsPacked, times_at
+from catchment.light.core import BegunFile, Event, LightCore, RecordsPacked, times_at
 from catchment.light.packing import CHUNK_BYTES, nothing_new, pack_lines, read_chunk
 from catchment.light.streams import LightStream
 from catchment.log_fields import about
@@ -118,11 +118,11 @@ class StreamFiles:
         _log.warning("the file %s was removed after %d bytes of it were sent", part.name, part.sent_bytes, extra=of)
         return None
 
-    def _is_begun(self, part: FilePart, piece: FilePiece) -> bool:
+    def _is_begun(self, part: BegunFile, piece: FilePiece) -> bool:
         is_as_long = self.watch.growing or piece.stat.size_bytes == part.stat.size_bytes
         return is_as_long and digest_of(Path(piece.path), part.sent_bytes) == part.digest
 
-    def _refuse_changed(self, part: FilePart, piece: FilePiece) -> None:
+    def _refuse_changed(self, part: BegunFile, piece: FilePiece) -> None:
         if not self._is_begun(part, piece):
             raise FileChangedError(
                 f"the file {piece.path} was changed after {part.sent_bytes} bytes of it had been sent",
@@ -156,7 +156,7 @@ class StreamFiles:
         digest = digest_of(path, at)
         if digest is None:
             raise FileChangedError(f"the file {path} became shorter while it was read", hint="put back what was sent")
-        return [RecordsPacked(records, FilePart(piece.name, piece.stat, at, digest))]
+        return [RecordsPacked(records, BegunFile(piece.name, piece.stat, at, digest))]
 
     def _submit(self, events: Sequence[Event]) -> None:
         self.host.submit(self.name, events)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from catchment.light.arrivals import Arrivals
+from catchment.light.arrivals import RecordArrivals
 from catchment.light.source import LightSource
 from catchment.light.streams import LightStream
 from catchment.project.config import Project
@@ -87,8 +87,8 @@ class LightWorld:
         source.start()
         return source
 
-    def open_arrivals(self) -> Arrivals:
-        arrivals = Arrivals(self.project, "edge", self.clock)
+    def open_arrivals(self) -> RecordArrivals:
+        arrivals = RecordArrivals(self.project, "edge", self.clock)
         arrivals.follow([self.stream])
         return arrivals
 
@@ -104,7 +104,7 @@ class LightWorld:
         return [json.loads(line)["n"] for path in files for line in path.read_text().splitlines()]
 
 
-def deliver(source: LightSource, arrivals: Arrivals, chance: random.Random, loss: float = 0.3) -> None:
+def deliver(source: LightSource, arrivals: RecordArrivals, chance: random.Random, loss: float = 0.3) -> None:
     """Let the segments of an outbox arrive in any order, some twice, and some without an answer that is heard."""
     outbox = source.outbox
     waiting = [pending.sequence for pending in outbox.pending()]

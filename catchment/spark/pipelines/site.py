@@ -25,7 +25,7 @@ from catchment.deploy.reconcile import site_changes
 from catchment.deploy.role_files import forget_resumptions, requested_resumptions
 from catchment.errors import CatchmentError, EngineError
 from catchment.files.watch import DEFAULT_KEEP_US, FolderWatch
-from catchment.light.arrivals import Arrivals
+from catchment.light.arrivals import RecordArrivals
 from catchment.log_fields import about
 from catchment.progress.events import Ticked
 from catchment.progress.window_observer import WindowObserver
@@ -97,7 +97,7 @@ class SitePipeline:
     make_monitor: MakeMonitor = LoadMonitor
     observer: WindowObserver | None = None
     orders: SiteOrders = field(default_factory=SiteOrders)
-    arrivals: Arrivals | None = None  # of a light site, whose records are evaluated here
+    arrivals: RecordArrivals | None = None  # of a light site, whose records are evaluated here
     is_arriving: Callable[[], bool] = lambda: False  # whether more of what is read once is on the way here
     _states: dict[str, StreamState] = field(default_factory=dict, init=False)
     _file_batches: dict[str, FileBatches] = field(default_factory=dict, init=False)  # of streams of files
