@@ -3,8 +3,8 @@
 A pure state machine under a host (`catchment.storage.host`): the entry that has records in it also says which files
 they are of, so what was read and what leaves are one commit. Each entry sends one segment at most.
 
-A file that is larger than one chunk is sent in several entries. Until the last of them, `BegunFile` says how far it got:
-a process that was killed goes on from there.
+A file that is larger than one chunk is sent in several entries. Until the last of them, `BegunFile` says how far it
+got: a process that was killed goes on from there.
 
 Bound: a file that is gone is forgotten as at a site that computes (`catchment.site.known_files`), by the clock alone.
 """
