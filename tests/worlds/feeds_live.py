@@ -137,11 +137,19 @@ def python_device(name: str, port: int, folder: Path) -> DeviceProgram:
 
 
 def expected_notices(graph: ViewGraph, devices: list[DeviceProgram]) -> set[Identity]:
-    """What the naive recomputation finds over all records; lifetimes are long, so that their instants do not matter."""
+    """Return what the naive recomputation finds over all records of devices."""
+    return expected_notices_of(graph, {d.name: (d.boot or 0, d.rows) for d in devices})
+
+
+def expected_notices_of(graph: ViewGraph, recorded: dict[str, tuple[int, list[list[Any]]]]) -> set[Identity]:
+    """Return what the naive recomputation finds, given the boot and the rows of each device.
+
+    Lifetimes are long, so that the instants of records do not matter.
+    """
     records = [
-        DeviceRecord(1 + n, device.name, "location", tuple(row), device.boot or 0)
-        for device in devices
-        for n, row in enumerate(device.rows)
+        DeviceRecord(1 + n, name, "location", tuple(row), boot)
+        for name, (boot, rows) in recorded.items()
+        for n, row in enumerate(rows)
     ]
     return naive_notices(graph, records)
 
