@@ -72,6 +72,7 @@ def _explain_template(template: FeedTemplate, graph: ViewGraph) -> dict[str, Any
         "name": template.name,
         "inputs": {i.alias: f"{i.source} for {format_duration(i.lifetime_us)}" for i in template.inputs},
         "notifies": template.name not in graph.program.consumed,
+        "window": None if template.window is None else format_duration(template.window.window_us),
         "views": sum(view.template == template.name for view in graph.views.values()),
     }
 

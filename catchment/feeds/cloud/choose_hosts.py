@@ -49,11 +49,20 @@ def _declared_rate(graph: ViewGraph, kind: str) -> float:
 
 def all_at_cloud(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
     """Return every view at the cloud, except those over one device's feeds."""
-    return {v.name: _only_device(graph, v) or CLOUD for v in graph.views.values()}
+    return {v.name: CLOUD if is_windowed(graph, v) else _only_device(graph, v) or CLOUD for v in graph.views.values()}
+
+
+def is_windowed(graph: ViewGraph, view: PhysicalView) -> bool:
+    """Return whether a view aggregates matches, which come together at the cloud."""
+    return graph.program.templates[view.template].window is not None
 
 
 def least_traffic(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
-    """Return the cheapest placement."""
+    """Return the cheapest placement, of views with a window aside: those are at the cloud."""
+    windowed = {v.name: CLOUD for v in graph.views.values() if is_windowed(graph, v)}
+    if windowed:
+        others = ViewGraph(graph.program, graph.feeds, {n: v for n, v in graph.views.items() if n not in windowed})
+        return {**least_traffic(others, rates, costs), **windowed}
     hosts = all_at_cloud(graph, rates, costs)
     uppers = [v for v in graph.views.values() if any(i in graph.views for i in v.inputs)]
     if uppers and not any(_meets_itself(graph, view) for view in graph.views.values()):
@@ -88,14 +97,16 @@ def place_one_by_one(
 ) -> dict[str, str]:
     """Add views to a placement, each where it adds least to the traffic of those before it."""
     chosen = dict(hosts)
-    pending = [v for v in views if _only_device(graph, v) is None]
+    views = list(views)
+    pending = [v for v in views if _only_device(graph, v) is None and not is_windowed(graph, v)]
     for view in pending:
         chosen.pop(view.name, None)
     for view in pending:
         candidates = list(dict.fromkeys([CLOUD, *(source_of(graph, chosen, i) for i in view.inputs)]))
         added = [_added_cost(graph, chosen, (view, host), rates, costs) for host in candidates]
         chosen[view.name] = candidates[added.index(min(added))]
-    return {**chosen, **{v.name: d for v in views if (d := _only_device(graph, v)) is not None}}
+    fixed = {v.name: CLOUD if is_windowed(graph, v) else _only_device(graph, v) for v in views if v not in pending}
+    return {**chosen, **{name: host for name, host in fixed.items() if host is not None}}
 
 
 def _pairs(graph: ViewGraph) -> Iterable[PhysicalView]:

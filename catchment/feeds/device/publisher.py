@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from catchment.feeds.device.limits import HostLimits
 from catchment.feeds.device.spool import Spool
 from catchment.feeds.device.view_host import Match, ViewHost
+from catchment.feeds.device.window_notices import WindowNotices
 from catchment.feeds.forms.compiled import CompiledProgram
 from catchment.feeds.protocol.messages import FeedEvent, Notice
 from catchment.feeds.protocol.sampling import Key
@@ -49,17 +50,21 @@ class Publisher:
         self.host = ViewHost(program, limits, spool)
         self.matched: Counter[str] = Counter()  # matches per view that others read: their measured rate
         self.periods = RecentlySeen()
+        self.windows = WindowNotices(self.host)
 
     def absorb(self, event: FeedEvent) -> Iterator[FeedEvent | Notice]:
         """Yield outputs of views that others read, and notices, that follow from one event."""
         for match in self.host.absorb(event):
             form = self.host.installed[match.view].compiled.form
-            if not form.notifies:
+            if form.name in self.program.windows:
+                yield from self.windows.changed(match)
+            elif not form.notifies:
                 self.matched[match.view] += 1
                 yield match.event
                 yield from self.absorb(match.event)
             else:
                 yield from self._notice(match, form.notify_every_us)
+        yield from self.windows.advance(event.at_us)
 
     def _notice(self, match: Match, every_us: int | None) -> Iterator[Notice]:
         event = match.event

@@ -153,9 +153,11 @@ class ViewHost:
     def _needed_from(self, installed: _Installed, feed: str, newest_us: int) -> int:
         """Return the oldest event of the feed that the other input may still meet."""
         other = installed.other(feed)
-        if other is None:
+        if other is None and installed.view.template not in self.program.windows:
             return newest_us
         keep_us = installed.keep_us[feed]
+        if other is None:
+            return newest_us - keep_us - self.limits.away_us
         partner = self.retained.feeds.get(other)
         if partner is None or partner.newest_us is None or not partner.ordered:
             return newest_us - keep_us - self.limits.away_us

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from catchment.errors import FeedError
 from catchment.feeds.forms.expression import Evaluate, UnknownFunctionError, compile_tree
 from catchment.feeds.forms.physical_view import ViewRow
 from catchment.feeds.forms.program import ProgramForm, ViewForm
+from catchment.feeds.forms.window import WindowForm
 from catchment.feeds.language.functions import Functions
 
 Values = tuple[Any, ...]
@@ -44,8 +45,11 @@ class CompiledProgram:
     A view that calls a function that is not known here is in `lacking`, with the error that names the function.
     """
 
-    def __init__(self, form: ProgramForm, functions: Functions) -> None:
+    def __init__(
+        self, form: ProgramForm, functions: Functions, windows: Mapping[str, WindowForm] | None = None
+    ) -> None:
         self.form = form
+        self.windows = windows or {}  # of views that only a cloud computes
         self.views: dict[str, CompiledView] = {}
         self.lacking: dict[str, UnknownFunctionError] = {}
         self.streams = {s.name: s for s in form.streams}

@@ -76,7 +76,8 @@ def _layout(template: FeedTemplate, program: FeedProgram) -> Layout:
 
 def compile_feeds(program: FeedProgram) -> CompiledProgram:
     """Return a program that is ready to run where its functions are known."""
-    return CompiledProgram(form_of(program), program.functions)
+    windows = {t.name: t.window for t in program.templates.values() if t.window is not None}
+    return CompiledProgram(form_of(program), program.functions, windows)
 
 
 @lru_cache(maxsize=16)

@@ -65,7 +65,7 @@ def refuse_clauses(scope: FeedScope) -> None:
             raise scope.error(
                 f"found {clause.strip('_').upper()}; possible: SELECT, FROM, JOIN ... ON, WHERE",
                 select,
-                hint="a feed view keeps matches; aggregate them where they arrive",
+                hint="a feed view keeps matches; with window = '1 minute' it aggregates them",
             )
 
 

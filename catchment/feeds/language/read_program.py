@@ -6,17 +6,20 @@ Views may be written in any order; a cycle of views is refused, with the views i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 
 from sqlglot import exp
 
 from catchment.errors import FeedError
+from catchment.feeds.forms.window import WindowForm
 from catchment.feeds.language.functions import BUILT_IN, Functions
 from catchment.feeds.language.many_inputs import split_inputs
 from catchment.feeds.language.plan_template import plan_template
 from catchment.feeds.language.statements import Declared, Statement, ViewStatement, read_statements
-from catchment.feeds.language.template import DEVICES, FeedProgram
+from catchment.feeds.language.template import DEVICES, FeedProgram, FeedTemplate
 from catchment.feeds.language.view_scope import FeedCatalog
+from catchment.feeds.language.windowed import WindowedView, split_window
 
 
 def read_program(text: str, functions: Functions = BUILT_IN, file: str = "<program>") -> FeedProgram:
@@ -34,11 +37,23 @@ def read_program(text: str, functions: Functions = BUILT_IN, file: str = "<progr
     )
     consumed = {name for view in views.values() for name in _reads(view) & set(views)}
     for name in _inputs_first(views):
-        chain = split_inputs(views[name], catalog)
+        windowed = split_window(views[name], catalog)
+        chain = split_inputs(windowed.matches if windowed else views[name], catalog)
         for part in chain:
             catalog.templates[part.name] = plan_template(part, catalog)
         consumed.update(part.name for part in chain[:-1])
+        if windowed is not None:
+            consumed.add(windowed.matches.name)
+            catalog.templates[name] = _plan_windowed(windowed, catalog)
     return FeedProgram(text, catalog.streams, catalog.tables, catalog.templates, frozenset(consumed), functions)
+
+
+def _plan_windowed(windowed: WindowedView, catalog: FeedCatalog) -> FeedTemplate:
+    """Plan the view that aggregates matches, and whose lifetime is its window."""
+    window_us = windowed.view.window_us
+    assert window_us is not None
+    template = plan_template(windowed.view, catalog)
+    return replace(template, window=WindowForm(window_us, windowed.functions))
 
 
 def _refuse_taken_names(statements: list[Statement]) -> None:

@@ -3,6 +3,7 @@
     CREATE STREAM name (column TYPE, ...) WITH (device = 'column' [, rate = 0.2]);
     CREATE TABLE name (column TYPE, ...);
     CREATE FEED VIEW name [WITH (lifetime = '30 seconds', notify_every = '1 minute')] AS SELECT ...;
+    CREATE FEED VIEW name WITH (window = '1 hour', ...) AS SELECT a.user, count(*) AS n ...;
 
 `lifetimes.py` says what a lifetime may be.
 The text is read by the same reader and in the same dialect as queries are. Every error says file, line and column, what
@@ -40,6 +41,7 @@ _STREAM_OPTIONS = (
 _VIEW_OPTIONS = (
     Option("lifetime", lifetimes(), Lifetimes()),
     Option("notify_every", kinds.duration(positive=True)),
+    Option("window", kinds.duration(positive=True)),
 )
 
 
@@ -82,6 +84,7 @@ class ViewStatement:
     select: exp.Select
     text: SqlText
     where: str
+    window_us: int | None = None
 
 
 Statement = Declared | ViewStatement
@@ -127,7 +130,9 @@ def _read_view(cursor: Cursor) -> ViewStatement:
     options = _read_options(cursor, _VIEW_OPTIONS, f"view {name!r}")
     cursor.word("AS", possible="WITH (...) or AS SELECT ...")
     select = read_select(cursor, SELECT_FORM)
-    return ViewStatement(name, options["lifetime"], options["notify_every"], select, cursor.source, cursor.start)
+    every_us = options["notify_every"]
+    where = cursor.start
+    return ViewStatement(name, options["lifetime"], every_us, select, cursor.source, where, options["window"])
 
 
 def _read_columns(cursor: Cursor) -> tuple[tuple[str, str], ...]:

@@ -26,6 +26,7 @@ from functools import cached_property
 from typing import Any
 
 from catchment.errors import FeedError
+from catchment.feeds.forms.window import WindowForm
 from catchment.feeds.language.functions import BUILT_IN, Functions
 from catchment.feeds.language.lifetimes import DEFAULT_LIFETIME_US
 from catchment.feeds.language.statements import Declared
@@ -93,6 +94,7 @@ class FeedTemplate:
     outputs: tuple[FeedOutput, ...]
     notify_every_us: int | None = None
     where: str = ""  # the place of its statement
+    window: WindowForm | None = None  # its matches are aggregated, and notified once per window
 
     def __post_init__(self) -> None:
         where = f"{self.where}, view {self.name!r}"

@@ -93,6 +93,9 @@ class FeedScope:
         self.sources[alias] = FromSource(alias, name, columns, static=frozenset(columns))
 
     def _add_view(self, alias: str, template: FeedTemplate) -> None:
+        if template.window is not None:
+            hint = "views may read streams, tables and views without a window"
+            raise self.error(f"found {template.name!r} in FROM, which has a window", self.view.select, hint=hint)
         if template.is_pair:
             static = frozenset(o.name for o in template.outputs if o.static_sql is not None)
             self.sources[alias] = FromSource(alias, template.name, template.output_names, static=static, is_view=True)

@@ -224,6 +224,8 @@ def compare(
 
     Lost: due from when its view was active, and not found. Invented: found, and never due.
     """
+    windowed = {t.name for t in graph.program.templates.values() if t.window is not None}
+    found = {identity for identity in found if identity[0] not in windowed}
     every = naive_notices(graph, records)
     first_us = min((r.at_us for r in records), default=0)
     late = any(since >= first_us for since in since_us.values())

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sqlglot import exp
 
 from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.forms.physical_view import PhysicalView
+from catchment.feeds.forms.window import WindowForm
 from catchment.feeds.language.expressions import column_name
 from catchment.feeds.language.template import EVENT_TIME, FeedProgram, FeedTemplate, feed_kind, stream_of
 from catchment.feeds.language.view_graph import ViewGraph
@@ -28,14 +29,31 @@ Identity = tuple[str, str, tuple[int, ...]]
 def naive_notices(
     graph: ViewGraph, records: Iterable[DeviceRecord], since_us: Mapping[str, int] | None = None
 ) -> set[Identity]:
-    """Return identities of all notices: of every pair of events, or of those later than `since_us` of their view."""
+    """Return identities of all notices: of every pair of events, or of those later than `since_us` of their view.
+
+    Notices of views with a window are not among them: those are aggregates, which `naive_windows` returns.
+    """
     oracle = _Oracle(graph)
     oracle.load(records)
     found: set[Identity] = set()
     for template in graph.program.templates.values():
         views = [v for v in graph.views.values() if v.template == template.name]
-        if views:
+        if views and template.window is None:
             found |= oracle.compute(template, views, since_us or {})
+    return found
+
+
+def naive_windows(graph: ViewGraph, records: Iterable[DeviceRecord]) -> dict[tuple[str, str, int], tuple[Any, ...]]:
+    """Return the aggregates of every view with a window, by view, notified user and number of the window."""
+    oracle = _Oracle(graph)
+    oracle.load(records)
+    found: dict[tuple[str, str, int], tuple[Any, ...]] = {}
+    for template in graph.program.templates.values():
+        views = [v for v in graph.views.values() if v.template == template.name]
+        if template.window is not None:
+            found.update(oracle.aggregate(template, views, template.window))
+        elif views:
+            oracle.compute(template, views, {})
     return found
 
 
@@ -114,6 +132,26 @@ class _Oracle:
             (view, notified, tuple(json.loads(key)) if every is None else (at_us // every,))
             for view, notified, key, at_us, *_ in cursor
         }
+
+    def aggregate(
+        self, template: FeedTemplate, views: list[PhysicalView], window: WindowForm
+    ) -> Iterator[tuple[tuple[str, str, int], tuple[Any, ...]]]:
+        """Yield the aggregates of each window, which SQLite computes over the matches."""
+        self._make_rows(template, views, {})
+        names = [_quote(name) for name in template.output_names]
+        matched = f"SELECT * FROM ({self._query(template)})"
+        self.db.execute("DROP TABLE IF EXISTS matched")
+        self.db.execute(f"CREATE TABLE matched (view, notified, key, at_us, {', '.join(names)})")
+        self.db.execute(f"INSERT INTO matched {matched}")
+        columns = ", ".join(
+            f"{function or 'min'}({name})" for function, name in zip(window.functions, names[1:], strict=True)
+        )
+        found = self.db.execute(
+            f"SELECT notified, at_us / {window.window_us}, {columns} FROM matched "
+            f"WHERE CAST({names[0]} AS TEXT) = notified GROUP BY 1, 2"
+        )
+        for notified, number, *values in found:
+            yield (template.name, notified, number), tuple(values)
 
     def _make_rows(self, template: FeedTemplate, views: list[PhysicalView], since_us: Mapping[str, int]) -> None:
         width = len(template.inputs)

@@ -94,8 +94,14 @@ class SparkPlane:
 
 
 def check_lifetimes(program: FeedProgram) -> None:
-    """Refuse a program with lifetimes that a cloud on Spark does not keep."""
+    """Refuse a program with lifetimes that a cloud on Spark does not keep, or with windows."""
     for template in program.templates.values():
+        if template.window is not None:
+            raise FeedError(
+                "found a window; a cloud on Spark does not aggregate matches",
+                where=f"{template.where}, view {template.name!r}",
+                hint="run the cloud with --cloud local",
+            )
         if template.is_pair and template.lifetime_us > MAX_LIFETIME_US:
             raise FeedError(
                 f"found a lifetime of {format_duration(template.lifetime_us)}; a cloud on Spark keeps events for at "

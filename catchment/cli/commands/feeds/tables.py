@@ -142,5 +142,6 @@ def _feed_views_table(found: list[Mapping[str, Any]]) -> Table:
         table.add_column(heading, justify="right" if heading == "views" else "left")
     for view in found:
         joins = ", ".join(f"{alias}: {source}" for alias, source in view["inputs"].items())
-        table.add_row(view["name"], joins, "notices" if view["notifies"] else "other views", f"{view['views']:,}")
+        notices = "notices" if view["window"] is None else f"notices per {view['window']}"
+        table.add_row(view["name"], joins, notices if view["notifies"] else "other views", f"{view['views']:,}")
     return table
