@@ -78,9 +78,7 @@ class Roles:
         deployment = self.deployment
         center = [deployment.project.center] if self.with_center else []
         here = deployment.routes.relays if self.with_center and self.sites else self.sites
-        return tuple(
-            light for s in (*here, *center) for light in deployment.routes.light_sites_at(s, deployment.project)
-        )
+        return tuple(light for s in (*here, *center) for light in deployment.routes.light_sites_at(s))
 
     @property
     def spark_master(self) -> str | None:

@@ -20,7 +20,7 @@ from catchment.deploy.role_files import read_status
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import ConfigError
 from catchment.optimizer.sharing.deployed import Deployed
-from catchment.project.config import PROJECT_FILE
+from catchment.project.config import PROJECT_FILE, Project
 from catchment.project.options import did_you_mean
 from catchment.query.catalog import load_catalog
 from catchment.query.view_start import ViewStart
@@ -31,6 +31,7 @@ Answer = Mapping[str, Any]
 def heal(folder: Path, name: str) -> Answer:
     """Let a site, a relay or the center come back with whatever state it has; compute again what was merged of it."""
     deployment = Deployment.load(folder)
+    refuse_light(deployment.project, name)
     is_center = name == deployment.project.center
     healed = _who_is_healed(deployment, name)
     streams = sorted({stream.name for site in healed for stream in deployment.streams_at(site)})
@@ -50,6 +51,16 @@ def heal(folder: Path, name: str) -> Answer:
 
     made = DeploymentStore(deployment.project.state_folder).change(make)
     return {"version": made.version, "healed": list(healed), "views": _views_over(made, streams)}
+
+
+def refuse_light(project: Project, name: str) -> None:
+    """Refuse to begin the state of a light site anew: what it would send again could not be told from what was sent."""
+    if name in project.sites and project.is_light(name):
+        raise ConfigError(
+            f"{name!r} is a light site, whose state cannot be begun anew",
+            where=str(project.folder / PROJECT_FILE),
+            hint=f"restore {project.source_folder(name)}; or, if it is lost, give the site another name",
+        )
 
 
 def _beyond_all_before(deployed: Deployed, names: Collection[str]) -> Deployed:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.heal import refuse_light
 from catchment.deploy.role_files import read_status
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import ConfigError
@@ -52,6 +53,7 @@ def retire_site(folder: Path, name: str, until_us: int | None = None) -> Answer:
 def replace_site(folder: Path, name: str, from_us: int | None = None) -> Answer:
     """Let a site go on with an empty disk; what was merged of it stays, and nothing is counted twice."""
     _check_counts(folder, name)
+    refuse_light(Project.load(folder), name)
     return _order(folder, name, "replaced", lambda orders: orders.replace(name, from_us))
 
 

@@ -40,6 +40,7 @@ class Routes:
 
     center: str
     hops: Mapping[str, str]
+    light: frozenset[str] = frozenset()  # sites whose records are evaluated by the next one
 
     @classmethod
     def of(cls, project: Project) -> Routes:
@@ -56,7 +57,7 @@ class Routes:
                 if link.destination == site:
                     taken_us = time_us + carry_us(link.bandwidth_bytes_per_s, link.latency_us)
                     heapq.heappush(queue, (taken_us, links + 1, link.origin, site))
-        return cls(project.center, hops)
+        return cls(project.center, hops, frozenset(site for site in hops if project.is_light(site)))
 
     def reaches(self, site: str) -> bool:
         """Return whether there is a route from a site to the center."""
@@ -85,9 +86,9 @@ class Routes:
             return origin
         return next((a for a, b in self.route(origin) if b == relay), None) if self.reaches(origin) else None
 
-    def light_sites_at(self, site: str, project: Project) -> tuple[str, ...]:
+    def light_sites_at(self, site: str) -> tuple[str, ...]:
         """Return the light sites whose records are evaluated at a site."""
-        return tuple(name for name, hop in self.hops.items() if hop == site and project.is_light(name))
+        return tuple(name for name, hop in self.hops.items() if hop == site and name in self.light)
 
     def next_inbox(self, site: str) -> str:
         """Return whose inbox the updates of a site's streams reach first: for a relay and the center, their own."""

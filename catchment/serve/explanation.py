@@ -16,7 +16,7 @@ from catchment.deploy.deployment import Deployment
 from catchment.deploy.rebalance import known_statistics, site_statistics
 from catchment.deploy.role_files import read_status
 from catchment.optimizer.sharing.explain_sharing import explain_sharing
-from catchment.optimizer.sharing.link_traffic import fragment_traffic, link_traffic
+from catchment.optimizer.sharing.link_traffic import fragment_traffic, link_traffic, record_links
 from catchment.optimizer.sharing.statistics import Statistics, fill_with_guesses, load_statistics
 from catchment.project.routes import Routes
 from catchment.project.ways import Ways
@@ -102,6 +102,7 @@ def _site(deployment: Deployment, site: str, known: Statistics, evaluated: Mappi
 
 def _links(deployment: Deployment, known: Statistics) -> Any:
     project = deployment.project
+    records = record_links(deployment.routes, deployment.deployed.sharing)
     for (origin, destination), rate in link_traffic(project, deployment.deployed.sharing, known).items():
         capacity = project.link(origin, destination).bandwidth_bytes_per_s
         yield {
@@ -110,6 +111,7 @@ def _links(deployment: Deployment, known: Statistics) -> Any:
             "bytes_per_s": rate,
             "capacity_bytes_per_s": capacity,
             "utilisation": rate / capacity if capacity else None,
+            "records": list(records.get((origin, destination), ())),
         }
 
 
@@ -168,7 +170,7 @@ def _route_s(deployment: Deployment, site: str, sent: Mapping[tuple[str, str], f
         declared = deployment.project.link(*link)
         total_s += declared.latency_us / SECOND_US
         if declared.bandwidth_bytes_per_s:
-            total_s += sent[link] * slice_s / declared.bandwidth_bytes_per_s
+            total_s += sent.get(link, 0.0) * slice_s / declared.bandwidth_bytes_per_s  # records are sent as they come
     return total_s
 
 

@@ -127,6 +127,8 @@ def _links(answer: Mapping[str, Any]) -> Iterator[str]:
             line += f"  {rate(link['measured_bytes_per_s']):>14}"
         if link["capacity_bytes_per_s"]:
             line += f"  {link['utilisation']:.1%} of {format_bandwidth(link['capacity_bytes_per_s'])}"
+        if link["records"]:
+            line += f"  records of {', '.join(link['records'])}, evaluated at {link['to']}"
         yield line
 
 

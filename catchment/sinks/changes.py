@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from catchment.center.results.layout import key_columns, newest_revisions, open_table
 from catchment.center.results.read import latest_rows
@@ -30,6 +29,9 @@ from catchment.sinks.target import (
     ChangeBatch,
     Place,
 )
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 MAX_ENTRIES = 256  # of the log of windows, in one batch
 _SAID_OF_ALL = ("status", "missing_sites", "missing_sources")  # what a window says of all its rows

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.heal import heal
+from catchment.deploy.sites import replace_site
 from catchment.errors import ConfigError
 from catchment.light.streams import LightStream, light_streams, read_streams, write_streams
 from catchment.project.config import Project
 from catchment.project.routes import Routes, first_link, outgoing_link
 from catchment.query.sql.connectors import FilesConnector, HttpConnector, MqttConnector
+from catchment.serve.explanation import explain_deployment
 
 CONFIG = """\
 [project]
@@ -52,8 +56,8 @@ def test_records_are_evaluated_at_the_next_site_and_nothing_goes_through_a_light
     project = _load(tmp_path)
     routes = Routes.of(project)
     assert routes.hops == {"edge": "center", "hub": "center", "other": "hub"}
-    assert routes.light_sites_at("center", project) == ("edge",)
-    assert routes.light_sites_at("hub", project) == ("other",)
+    assert routes.light_sites_at("center") == ("edge",)
+    assert routes.light_sites_at("hub") == ("other",)
     assert routes.relays == ("hub",)
 
 
@@ -61,7 +65,7 @@ def test_a_light_site_names_the_site_that_evaluates_its_records(tmp_path: Path) 
     project = _load(tmp_path, "hub")
     routes = Routes.of(project)
     assert routes.hops["edge"] == "hub"
-    assert set(routes.light_sites_at("hub", project)) == {"edge", "other"}
+    assert set(routes.light_sites_at("hub")) == {"edge", "other"}
     assert outgoing_link(project, "edge").bandwidth_bytes_per_s == 1e6, "its records cross the declared link"
     assert first_link(project, "edge").bandwidth_bytes_per_s is None, "its partials are made behind it"
 
@@ -136,5 +140,38 @@ def test_what_a_light_site_reads_is_written_down_and_read_back(tmp_path: Path) -
 def test_the_process_of_a_light_site_loads_no_spark_and_no_reader_of_sql() -> None:
     code = "import sys, catchment.cli.light_process; print(*sorted(m for m in sys.modules if '.' not in m))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    heavy = {"pyspark", "scipy", "matplotlib", "pandas", "sqlglot", "deltalake", "duckdb", "cryptography", "typer"}
+    heavy = {"pyspark", "scipy", "matplotlib", "pandas", "sqlglot", "deltalake", "duckdb", "typer"}
     assert not heavy.intersection(loaded)
+
+
+def test_a_light_site_is_prepared_without_the_packages_of_spark(tmp_path: Path) -> None:
+    _deployment(tmp_path, "connector = 'files', path = 'data'")
+    (tmp_path / "data").mkdir()
+    code = f"""
+import sys
+for name in ("pyspark", "py4j", "deltalake", "duckdb", "scipy", "matplotlib", "starlette"):
+    sys.modules[name] = None  # as if it were not installed
+sys.argv = ["light_process", "prepare", {str(tmp_path)!r}, "edge"]
+from catchment.cli.light_process import main
+main()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert [s.name for s in read_streams(Project.load(tmp_path).source_folder("edge"))] == ["events"]
+
+
+@pytest.mark.parametrize("begin_anew", [heal, replace_site])
+def test_the_state_of_a_light_site_cannot_be_begun_anew(
+    tmp_path: Path, begin_anew: Callable[[Path, str], object]
+) -> None:
+    _deployment(tmp_path, "connector = 'files', path = 'data'")
+    with pytest.raises(ConfigError, match="'edge' is a light site") as caught:
+        begin_anew(tmp_path, "edge")
+    assert "restore" in (caught.value.hint or "")
+
+
+def test_records_cross_the_link_of_a_light_site_and_partials_do_not(tmp_path: Path) -> None:
+    (tmp_path / "statistics.toml").write_text("[streams.events]\nrows_per_s = 1000\nrow_bytes = 40\n")
+    answer = explain_deployment(_deployment(tmp_path, "connector = 'files', path = 'data'"))
+    (link,) = answer["links"]
+    assert (link["from"], link["to"], link["records"]) == ("edge", "center", ["events"])
+    assert link["bytes_per_s"] == 40_000

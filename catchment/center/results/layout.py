@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from catchment.aggregates import partials
 from catchment.arrays import Ints
 from catchment.center.events import Expired, Publish
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.query.fragment import SLICE_COLUMN, Fragment
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 INSTANT = pa.timestamp("us", tz="UTC")
 
@@ -40,6 +43,8 @@ _NOTHING = "nothing"  # the one field of an empty struct: Delta has no struct wi
 
 def open_table(path: Path) -> DeltaTable | None:
     """Return a Delta table, or None where there is none yet."""
+    from deltalake import DeltaTable  # a machine that plans, and has no tables, need not have it installed
+
     return DeltaTable(path) if DeltaTable.is_deltatable(str(path)) else None
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from catchment.center.events import EXACT, FINAL
 from catchment.center.results.layout import last_rows, newest_revisions, open_table
 from catchment.center.results.names import newest_name
 from catchment.errors import CenterError
 from catchment.query.definition_names import view_of
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 _ADDED = ("bound_kind", "bound_terms")  # columns that tables of 0.2 do not have
 
@@ -62,6 +65,8 @@ def published_views(folder: Path) -> list[str]:
 
 
 def _tables(folder: Path) -> set[str]:
+    from deltalake import DeltaTable  # a machine that plans, and has no tables, need not have it installed
+
     return {path.name for path in folder.glob("*") if DeltaTable.is_deltatable(str(path))}
 
 

@@ -104,7 +104,8 @@ def query_operators(
 ) -> list[WanOperator]:
     """Return the operators of one query.
 
-    With `as_run` each is pinned to where a run has it: partials at their sites, merges on the route.
+    With `as_run` each is pinned to where a run has it: partials at their sites, or for a light site at the next one
+    that computes, and merges on the route.
     """
     fragment = state.derivations[query].fragment
     demand = state.fragments[fragment]
@@ -119,7 +120,7 @@ def query_operators(
             f"aggregate {fragment} of {s}",
             (source.name,),
             statistics.partial_bytes_per_s(demand, s),
-            s if as_run else None,
+            _evaluated_at(s, asked.sink, topology) if as_run else None,
         )
         for s, source in zip(sites, sources, strict=True)
     ]
@@ -127,6 +128,13 @@ def query_operators(
     at = asked.sink if as_run else None
     answer = WanOperator(f"answer {query}", (merges[-1].name,), statistics.answer_bytes_per_s(asked), at)
     return [*sources, *partials, *merges, answer, WanOperator(f"publish {query}", (answer.name,), 0.0, asked.sink)]
+
+
+def _evaluated_at(site: str, sink: str, topology: Topology) -> str:
+    """Return where a run evaluates the records of a site: there, or at the next one on the route that computes."""
+    if site in topology.compute_sites:
+        return site
+    return next((end for _, end in topology.required_route(site, sink) if end in topology.compute_sites), sink)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ def _merges(query: str, deployed: Deployed, statistics: Statistics, project: Pro
     for relay in routes.relays:
         behind = [s for s in demand.source.sites if routes.sender(relay, s) is not None]
         if len(behind) > 1:
-            own = statistics.partial_bytes_per_s(demand, relay) if relay in behind else 0.0
+            here = [s for s in behind if s == relay or s in routes.light_sites_at(relay)]
+            own = sum(statistics.partial_bytes_per_s(demand, site) for site in here)
             arriving = own + sum(rate for link, rate in rates.items() if link[1] == relay)
             yield {
                 "at": relay,

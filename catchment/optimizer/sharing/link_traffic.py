@@ -1,4 +1,7 @@
-"""What a run sends over each link: the partials of every fragment, merged where routes of sites meet."""
+"""What a run sends over each link: the partials of every fragment, merged where routes of sites meet.
+
+The first link of a light site carries its records instead, once for all fragments of their stream.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,27 @@ def link_traffic(project: Project, sharing: SharingState, statistics: Statistics
     for demand in sharing.fragments.values():
         for link, rate in fragment_traffic(routes, demand, statistics).items():
             rates[link] = rates.get(link, 0.0) + rate
+    for link, streams in record_links(routes, sharing).items():
+        rates[link] = sum(statistics.raw_bytes_per_s(stream, link[0]) for stream in streams)
     return rates
 
 
+def record_links(routes: Routes, sharing: SharingState) -> dict[LinkName, tuple[str, ...]]:
+    """Return the links that records cross, each with their streams: the first ones of light sites."""
+    born = {(site, d.source.stream) for d in sharing.fragments.values() for site in d.source.sites}
+    found: dict[LinkName, tuple[str, ...]] = {}
+    for site, stream in sorted(born):
+        if site in routes.light:
+            link = (site, routes.hops[site])
+            found[link] = (*found.get(link, ()), stream)
+    return found
+
+
 def fragment_traffic(routes: Routes, demand: FragmentDemand, statistics: Statistics) -> dict[LinkName, float]:
-    """Return the bytes per second of one fragment on each link of a run."""
+    """Return the bytes per second of the partials of one fragment on each link of a run."""
     behind: dict[LinkName, list[str]] = {}
     for site in demand.source.sites:
-        for link in routes.route(site):
+        for link in routes.route(site)[1 if site in routes.light else 0 :]:
             behind.setdefault(link, []).append(site)
     return {link: statistics.merged_bytes_per_s(demand, sites) for link, sites in behind.items()}
 

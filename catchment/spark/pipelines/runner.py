@@ -150,7 +150,7 @@ class Runner:
     def _evaluated_here(self) -> tuple[str, ...]:
         """Return the light sites whose records are evaluated in this process."""
         inboxes = (*self.relays.names, *([self.project.center] if self.with_center else []))
-        found = (s for name in inboxes for s in self.deployment.routes.light_sites_at(name, self.project))
+        found = (s for name in inboxes for s in self.deployment.routes.light_sites_at(name))
         return tuple(site for site in found if self.deployment.streams_at(site))
 
     def _light_sources_here(self) -> tuple[str, ...]:
