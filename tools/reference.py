@@ -214,6 +214,7 @@ MEASURED = {  # which page has the figures of a benchmark
     "order_traces": "order",
     "place": "feeds",
     "place_spark": "feeds",
+    "scale": "throughput",
     "sharing": "sharing",
     "shed": "shedding",
     "throughput": "throughput",

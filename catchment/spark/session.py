@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -93,22 +93,44 @@ def find_java() -> Path:
 def make_session(
     name: str, config: SparkConfig, *, master: str | None = None, warehouse: Path | None = None
 ) -> SparkSession:
-    """Return a session with the settings of catchment. PySpark's workers run on this very interpreter."""
+    """Return a session with the settings of catchment.
+
+    In one process with Spark, its Python workers run on this very interpreter and its ports listen on loopback. On a
+    cluster both are the cluster's matter: the interpreter is `spark.pyspark.python`, or the path of this one.
+    """
     find_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    chosen = master or config.master
+    on_workers = str(config.settings.get("spark.pyspark.python") or sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = sys.executable if is_local(chosen) else on_workers
+    if is_local(chosen):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     quiet = resources.files("catchment.spark") / "log4j2.properties"
     settings = {
         **SETTINGS,
         "spark.app.name": f"catchment {name}",
-        "spark.master": master or config.master,
+        "spark.master": chosen,
         "spark.driver.memory": config.memory,
         "spark.ui.enabled": str(config.ui).lower(),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet} {LARGE_STACKS}",
         **({"spark.sql.warehouse.dir": str(warehouse)} if warehouse else {}),
         **dict(config.settings),
     }
-    return _start_patiently({key: str(value) for key, value in settings.items()})
+    given = _given_to_submit()
+    return _start_patiently({key: str(value) for key, value in settings.items() if key not in given})
+
+
+def _given_to_submit() -> frozenset[str]:
+    """Return the settings that were given to `spark-submit`, where that has started this process: they win."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return frozenset()
+    SparkContext._ensure_initialized()
+    return frozenset(key for key, _ in SparkConf().getAll())
+
+
+def is_local(master: str) -> bool:
+    """Return whether a master is Spark within the process that asks it."""
+    return master.startswith("local")
 
 
 def _start_patiently(settings: Mapping[str, str]) -> SparkSession:

@@ -103,8 +103,6 @@ def why_native(stream: Stream, project: Project) -> str | None:
         return f"the {connector.kind} source hands records to Spark"
     if stream.shed:
         return "the stream may be sampled"
-    if not project.spark.master.startswith("local"):
-        return f"the tasks of {project.spark.master} may not see the files of the site"
     changed = [name for name in project.spark.settings if name.startswith(_MEANINGFUL)]
     if changed:
         return f"{changed[0]} in [spark.settings] may change what SQL means"

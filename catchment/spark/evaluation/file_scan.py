@@ -58,8 +58,12 @@ class ScanOrder:
                 yield str(error) or type(error).__name__
 
     def scan(self, number: int, parts: Sequence[FilePart]) -> ScanFindings:
-        """Return what is in one share of the files."""
-        history = None if self.history is None else self.history / f"part-{number:05d}.parquet"
+        """Return what is in one share of the files.
+
+        A cluster may run a task twice at once. So files have names of their own attempt, and those of the attempt
+        whose findings reach the driver count.
+        """
+        history = None if self.history is None else self.history / f"part-{number:05d}-{uuid.uuid4().hex[:12]}.parquet"
         return scan(self.plan, parts, self.limits, history)
 
     def _hand_over(self, number: int, found: ScanFindings) -> ScanFindings:
@@ -72,7 +76,7 @@ class ScanOrder:
     def _place(self, table: pa.Table, name: str) -> pa.Table | str:
         if table.nbytes <= INLINE_BYTES:
             return table
-        path = self.scratch / f"{name}.arrow"
+        path = self.scratch / f"{name}-{uuid.uuid4().hex[:12]}.arrow"
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         return str(path)
