@@ -226,7 +226,7 @@ class CenterCore:
             site: frontier.suspended[fragment]
             for site, frontier in self.frontiers.items()
             for fragment in running.sources.fragments
-            if fragment in frontier.suspended
+            if fragment in frontier.suspended and running.uses(fragment, site)
         }
 
     def backfilling(self, name: str) -> list[str]:
@@ -353,7 +353,7 @@ class CenterCore:
         known_us = self.newest.get(deferred.fragment, START_OF_TIME_US)
         if newest_us > known_us:
             self.newest[deferred.fragment] = newest_us
-        for running in self._using(deferred.fragment):
+        for running in self._using(deferred.fragment, site):
             running.defer(deferred, site)
 
     def _settle_deferred(self, name: DeferralName) -> None:
@@ -366,7 +366,7 @@ class CenterCore:
             if isinstance(fact, Deferred):
                 self._note_deferred(fact, origin)
                 continue
-            for running in self._using(fact.fragment):
+            for running in self._using(fact.fragment, origin):
                 counted = running.restrict_fact(origin, fact)
                 if counted is None:
                     continue
@@ -381,7 +381,7 @@ class CenterCore:
             elif isinstance(stated, Delivered):
                 self._settle_deferred((stated.place, stated.fragment, stated.number))
             elif isinstance(stated, Backfilled):
-                for running in self._using(stated.fragment):
+                for running in self._using(stated.fragment, origin):
                     self._settle_skipped(running, origin, stated)
 
     def _settle_skipped(self, running: RunningQuery, site: str, fact: Backfilled) -> None:
@@ -399,8 +399,8 @@ class CenterCore:
             for frontier in self.frontiers.values():
                 frontier.forget_closings(name, running.windows.state.closed_us)
 
-    def _using(self, fragment: str) -> list[RunningQuery]:
-        return [running for running in self.queries.values() if fragment in running.sources.fragments]
+    def _using(self, fragment: str, site: str = "") -> list[RunningQuery]:
+        return [running for running in self.queries.values() if running.uses(fragment, site)]
 
     def _floor_us(self, fragment: str) -> int:
         """Return the instant just after the newest slice that was merged of a fragment before now."""

@@ -77,9 +77,10 @@ class FragmentSource:
         self.start_us = next_boundary(Slicing.of([query.window]), max((self.floor_us, *marks)))
         return True
 
-    def note_heard(self, frontiers: Mapping[str, Frontier], now_us: int) -> None:
+    def note_heard(self, query: CenterQuery, frontiers: Mapping[str, Frontier], now_us: int) -> None:
         """Note when the first site has said where it begins."""
-        is_heard = self.waits and any(self.first_mark(site, frontiers) is not None for site in frontiers)
+        sites = filter(query.counts, frontiers)
+        is_heard = self.waits and any(self.first_mark(site, frontiers) is not None for site in sites)
         if is_heard and self.heard_at_us is None:
             self.heard_at_us = now_us
 
@@ -193,8 +194,15 @@ class FragmentSources:
         if self.sources[-1].fragment != derivation.fragment:
             self.sources.append(FragmentSource(derivation.fragment, derivation, floor_us, waits, takes_over=takes_over))
 
-    def take(self, fragment: str, table: pa.Table, records: RecordCounts) -> Iterator[Arrival]:
-        """Yield the query's own partials in what landed of a fragment; they wait where the start is not known."""
+    def take(
+        self, fragment: str, table: pa.Table, records: RecordCounts, sites: Sequence[str] = ()
+    ) -> Iterator[Arrival]:
+        """Yield the query's own partials in what landed of a fragment; they wait where the start is not known.
+
+        Where sites are told apart, `sites` are those that the partials may be of.
+        """
+        if sites and not any(map(self.query.counts, sites)):
+            return
         for source in (s for s in self.sources if s.fragment == fragment):
             arrival = source.derive(table), records
             if source.start_us is None:
@@ -223,7 +231,7 @@ class FragmentSources:
                 # What was taken of the fragment before stays taken: the next one starts after it.
                 taken_us = newest.get(before.fragment, START_OF_TIME_US) + 1
                 source.floor_us = max(source.floor_us, before.start_us, taken_us)
-            source.note_heard(frontiers, now_us)
+            source.note_heard(self.query, frontiers, now_us)
             # A query that moves has another source meanwhile, and can wait for every site.
             waited_us = (
                 None if before is not None or self.query.freshness_us is None else now_us - self.query.freshness_us

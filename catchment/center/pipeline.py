@@ -50,6 +50,7 @@ from catchment.center.open_state import OpenState
 from catchment.center.query import CenterQuery
 from catchment.center.results.restate import restate_windows
 from catchment.center.results.write import ResultTables
+from catchment.center.sites_apart import find_alike, names_apart
 from catchment.center.status import describe_queries, describe_sites
 from catchment.center.unfinished_notes import UnfinishedNotes
 from catchment.errors import EngineError
@@ -113,7 +114,9 @@ class CenterPipeline:
         snapshot = journal.snapshot()
         self.warnings = [*journal.warnings, *self._remove_torn(0 if snapshot is None else snapshot.enacted)]
         self.host.recover(max((table.next_number() for table in self.tables.values()), default=0))
-        self.consumer = InboxConsumer(self.inbox, self.host, self.merge, self._find_span, self.stopwatch)
+        self.consumer = InboxConsumer(
+            self.inbox, self.host, self.merge, self._find_span, self.stopwatch, self._find_alike
+        )
         self.consumer.recover()
         limit_bytes = self.project.limits.open_state_bytes
         self.open_state = OpenState(self.core, Routes.of(self.project), self.clock, limit_bytes)
@@ -201,6 +204,10 @@ class CenterPipeline:
     def _find_span(self, fragment: str, site: str) -> Span:
         known = self.fragments.get(fragment)
         return ALL_OF_TIME if known is None else self.core.sites.span(known.stream, site)
+
+    def _find_alike(self, fragment: str, sender: str) -> tuple[str, ...]:
+        """Return the sites whose partials of a fragment are wanted by the same queries as those of a sender."""
+        return find_alike(list(self.core.queries.values()), Routes.of(self.project), fragment, sender)
 
     def start(self) -> None:
         """Begin to consume the inbox."""
@@ -292,12 +299,15 @@ class CenterPipeline:
         return True
 
     def _deferrable_now(self) -> dict[str, DeferrableFragment]:
-        """Return what may be deferred: fragments that serve no query but those that tolerate it."""
+        """Return what may be deferred: fragments that serve no query but those that tolerate it, and want all sites."""
         users: dict[str, set[str]] = {}
         for name, running in list(self.core.queries.items()):
             for fragment in running.sources.fragments:
                 users.setdefault(fragment, set()).add(name)
-        return {name: f for name, f in self.deferrable.items() if users.get(name, set()) <= f.queries}
+        apart = names_apart(list(self.core.queries.values()))
+        return {
+            name: f for name, f in self.deferrable.items() if name not in apart and users.get(name, set()) <= f.queries
+        }
 
     def _merge_deferred(self, everything: bool = False) -> bool:
         """Commit what was deferred, oldest first, if there is room or it must be; return whether there was any."""

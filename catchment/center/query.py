@@ -32,8 +32,8 @@ class RepairRule:
             raise CenterError(f"a repair rule needs a spread and an age of 0 or more, a number of 1 or more: {self}")
 
 
-# version 4 has renewal
-@stored(4, {1: lambda fields: fields | {"whole_windows": False}, 2: lambda fields: fields, 3: dict})
+# version 4 has renewal, version 5 named_sites
+@stored(5, {1: lambda fields: fields | {"whole_windows": False}, 2: lambda fields: fields, 3: dict, 4: dict})
 @dataclass(frozen=True)
 class CenterQuery:
     """A query as the center runs it: its own fragment, its windows, the sites that it waits for and how long.
@@ -46,7 +46,8 @@ class CenterQuery:
     it is a union, and each side has the layout of its fragment. With `whole_windows` every
     revision has all rows of its window, because what is published of one row depends on the others (LIMIT).
     `late_delta` is the chance that more is late than is stated: the part of 1 - confidence that samplers and sketches
-    leave to late records. `renewal` counts how often its windows were ordered to be computed again.
+    leave to late records. `renewal` counts how often its windows were ordered to be computed again. With `named_sites`
+    it takes the partials of those alone, wherever else its fragment runs.
     """
 
     name: str
@@ -65,6 +66,7 @@ class CenterQuery:
     whole_windows: bool = False
     late_delta: float = 0.05
     renewal: int = 0
+    named_sites: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.sites:
@@ -83,6 +85,10 @@ class CenterQuery:
     def source_fragment(self) -> str:
         """The fragment that its partials come from."""
         return self.derivation.fragment if self.derivation is not None else self.fragment.name
+
+    def counts(self, site: str) -> bool:
+        """Return whether it is asked about records of a site."""
+        return not self.named_sites or site in self.named_sites
 
     def window_at(self, start_us: int) -> Window:
         """Return its window that starts at an instant."""

@@ -87,7 +87,7 @@ class RunningQuery:
 
     def merge(self, event: Gathered, now_us: int) -> None:
         """Merge what landed of a fragment, as far as it is the query's."""
-        for table, records in self.sources.take(event.fragment, event.partials, event.records):
+        for table, records in self.sources.take(event.fragment, event.partials, event.records, event.sites):
             self.windows.merge(table, records, now_us)
 
     def defer(self, event: PartialsDeferred | Deferred, site: str = "") -> None:
@@ -97,6 +97,11 @@ class RunningQuery:
             keys = () if self.query.sides or self.query.whole_windows else source.own_keys(event.keys)
             lacking = [(slice_us, n) for slice_us, n in event.lacking if source.may_take(slice_us)]
             self.windows.outstanding.defer(name, DeferredBatch(event.share, keys, event.is_counted, site), lacking)
+
+    def uses(self, fragment: str, site: str = "") -> bool:
+        """Return whether it takes something from a fragment; with a site, from that of a site."""
+        parts = (part for part in self.sources.parts if not site or part.query.counts(site))
+        return any(fragment in part.fragments for part in parts)
 
     def settle(self, frontiers: Mapping[str, Frontier], newest: Mapping[str, int], now_us: int) -> Iterator[Action]:
         """Publish all that can be published without a repair."""

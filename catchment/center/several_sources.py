@@ -50,10 +50,12 @@ class SeveralSources:
         """Take the slices of one side from another fragment, from where that is possible on."""
         self._part(derivation.query).move(derivation, floor_us, waits, takes_over)
 
-    def take(self, fragment: str, table: pa.Table, records: RecordCounts) -> Iterator[Arrival]:
+    def take(
+        self, fragment: str, table: pa.Table, records: RecordCounts, sites: Sequence[str] = ()
+    ) -> Iterator[Arrival]:
         """Yield the query's rows in what landed of a fragment; they wait until all sides have begun."""
         for part in self.parts:
-            yield from self._pass_on(self._unify(part, part.take(fragment, table, records)))
+            yield from self._pass_on(self._unify(part, part.take(fragment, table, records, sites)))
 
     def find_starts(
         self, frontiers: Mapping[str, Frontier], newest: Mapping[str, int], now_us: int

@@ -71,7 +71,7 @@ def slack_plan(plan: QueryPlan, stream: Stream, max_ahead_us: int) -> SlackPlan 
     contract = late_contract(plan, stream)
     if contract is None:
         return None
-    part, watched = per_site_contract(contract, watched_quantities(plan.fragment.aggregates), len(stream.sites or ()))
+    part, watched = per_site_contract(contract, watched_quantities(plan.fragment.aggregates), len(plan.scan.sites))
     return SlackPlan(plan.name, plan.options.slack or DEFAULT_SLACK, plan.window, watched, part, max_ahead_us)
 
 

@@ -94,9 +94,9 @@ class Deployment:
         return tuple(as_read(stream, self.project) for stream in self.declared_at(site))
 
     def declared_at(self, site: str) -> tuple[Stream, ...]:
-        """Return the streams that are born at a site and read by some view, as they are declared."""
-        read = {p.fragment.stream for p in self.sides}
-        return tuple(s for s in self.catalog.streams.values() if s.name in read and site in (s.sites or ()))
+        """Return the streams that are born at a site and read there by some view, as they are declared."""
+        read = {p.scan.stream for p in self.sides if site in p.scan.sites}
+        return tuple(stream for stream in self.catalog.streams.values() if stream.name in read)
 
     def fragments_at(self, site: str) -> tuple[FragmentPlan, ...]:
         """Return the fragments that run at a site, with their policies."""
@@ -207,7 +207,7 @@ class Deployment:
 
     @cached_property
     def sites(self) -> tuple[str, ...]:
-        """The sites where a stream that some view reads is born."""
+        """The sites where some view reads a stream."""
         return tuple(s for s in self.project.sites if self.streams_at(s))
 
     @cached_property
@@ -233,7 +233,7 @@ class Deployment:
             p.name,
             p.fragment,
             p.window,
-            tuple(stream.sites or ()),
+            p.scan.sites,
             defaults.repair_horizon_us,
             defaults.freshness_us if p.options.freshness_us is None else p.options.freshness_us,
             self.deployed.derivation(p.name),
@@ -244,6 +244,7 @@ class Deployment:
             whole_windows=p.top is not None,
             late_delta=self.late_delta(p),
             renewal=self.deployed.renewals.get(p.name, 0),
+            named_sites=p.scan.named_sites,
         )
 
     def _query_of_sides(self, p: QueryPlan) -> CenterQuery:
@@ -310,8 +311,24 @@ def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | Non
     else:
         _refuse_relayed_changes(catalog.project, known, queries)
         deployed = deploy_again(known, queries, strength)
+    _refuse_merged_sites(catalog.project, deployed)
     check_contracts(catalog.project, deployed.lasting, declared)
     return deployed
+
+
+def _refuse_merged_sites(project: Project, deployed: Deployed) -> None:
+    """Refuse routes by which sites come merged of which a running view wants some and not others."""
+    for name, query in deployed.sharing.queries.items():
+        source = query.demand.source
+        fragment = deployed.sharing.fragments[deployed.derivation(name).fragment].source
+        if not source.can_leave_out(fragment.sites):
+            others = [site for site in fragment.sites if site not in source.sites]
+            raise ConfigError(
+                f"view {query.view or name!r} reads {source.stream!r} at {', '.join(source.sites)}, but by the links "
+                f"as they are now their partials come merged with those of {', '.join(others)}",
+                where=str(project.folder / PROJECT_FILE),
+                hint="give the sites the links again that they had when the view was deployed",
+            )
 
 
 def _refuse_relayed_changes(project: Project, known: Deployed, queries: Sequence[SharedQuery]) -> None:
@@ -320,10 +337,10 @@ def _refuse_relayed_changes(project: Project, known: Deployed, queries: Sequence
     A relay merges its partials with those of others, so that none of it could be left out.
     """
     routes = Routes.of(project)
-    before = {q.demand.source.stream: q.demand.source.sites for q in known.sharing.queries.values()}
-    for query in queries:
+    for query in (q for q in queries if q.name in known.sharing.queries):
         source = query.demand.source
-        for site in set(before.get(source.stream, source.sites)) ^ set(source.sites):
+        before = known.sharing.queries[query.name].demand.source
+        for site in set(before.sites) ^ set(source.sites):
             if site in routes.relays or routes.hops.get(site, project.center) != project.center:
                 raise ConfigError(
                     f"stream {source.stream!r} has other sites than before, and {site!r} sends through others or "

@@ -37,6 +37,7 @@ def heal(folder: Path, name: str) -> Answer:
     streams = sorted({stream.name for site in healed for stream in deployment.streams_at(site)})
     told = {} if is_center else (read_status(deployment.project.state_folder / "center") or {}).get("queries", {})
     declared = load_catalog(deployment.project)
+    views: list[str] = []
 
     def make(now: Deployed | None) -> Deployed:
         planned = Deployment.plan(declared, now)
@@ -45,12 +46,13 @@ def heal(folder: Path, name: str) -> Answer:
             deployed = deployed.drop(repair)
         if now is None:
             deployed = _beyond_all_before(deployed, healed)
-        renewed = deployed.renew(streams, _starts(deployed, told))
+        renewed = deployed.renew(streams, healed, _starts(deployed, told))
+        views[:] = _renewed_views(deployed, renewed)
         _refuse_without_history(planned, renewed)
         return Deployment.plan(declared, renewed.with_orders(deployed.orders.heal(healed))).deployed
 
     made = DeploymentStore(deployment.project.state_folder).change(make)
-    return {"version": made.version, "healed": list(healed), "views": _views_over(made, streams)}
+    return {"version": made.version, "healed": list(healed), "views": views}
 
 
 def refuse_light(project: Project, name: str) -> None:
@@ -72,9 +74,9 @@ def _beyond_all_before(deployed: Deployed, names: Collection[str]) -> Deployed:
     return replace(deployed, version=seconds, orders=replace(deployed.orders, lives=dict.fromkeys(names, seconds)))
 
 
-def _views_over(deployed: Deployed, streams: Collection[str]) -> list[str]:
-    queries = deployed.sharing.queries
-    return sorted({q.view or n for n, q in queries.items() if q.demand.source.stream in streams})
+def _renewed_views(before: Deployed, after: Deployed) -> list[str]:
+    queries = after.sharing.queries
+    return sorted({q.view or n for n, q in queries.items() if after.renewals.get(n, 0) > before.renewals.get(n, 0)})
 
 
 def _who_is_healed(deployment: Deployment, name: str) -> tuple[str, ...]:

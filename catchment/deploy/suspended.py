@@ -52,15 +52,22 @@ def resume(project: Project, name: str) -> Mapping[str, Any]:
     return {"query": name, "resumed": found, "also_resumed": sorted(shared - {name})}
 
 
+def sites_of(deployed: Deployed, name: str) -> list[str]:
+    """Return the sites that a view answers for; none where it reads another view."""
+    sources = (deployed.sharing.queries[part].demand.source for part in deployed.parts(name))
+    return list(dict.fromkeys(site for source in sources for site in source.sites))
+
+
 def find_suspensions(project: Project, deployed: Deployed, name: str) -> Iterator[dict[str, Any]]:
     """Yield where a view is suspended, and why: sites that run here tell it themselves, others through the center."""
     fragments = fragments_of(deployed, name)
+    sites = sites_of(deployed, name)
     told = (read_status(project.state_folder / "center") or {}).get("queries", {}).get(name, {})
     local = {folder.name: read_status(folder) for folder in sorted(project.state_folder.glob("sites/*"))}
     for site, status in local.items():
         known = (status or {}).get("fragments", {})
         for fragment in sorted(fragments & known.keys()):
-            if known[fragment].get("suspended"):
+            if known[fragment].get("suspended") and site in sites:
                 yield _entry({"site": site, "fragment": fragment, **known[fragment]["suspended"]})
     for site, suspension in told.get("suspended", {}).items():
         if not local.get(site):
@@ -89,6 +96,7 @@ def _describe_query(project: Project, deployed: Deployed, name: str) -> dict[str
     return {
         "query": name,
         "state": "suspended" if suspensions else state,
+        "sites": sites_of(deployed, name),
         "fragments": fragments,
         "shares_with": sorted(others),
         "suspended": suspensions,

@@ -50,12 +50,19 @@ SEGMENTS_PER_ENTRY = 256
 NOTHING_DEFERRABLE: Mapping[str, DeferrableFragment] = {}
 
 Merge = Callable[[Fragment, pa.Table], pa.Table]
+# Returns, of a fragment and a sender, the sites with which the sender's partials may be merged; none where that is all.
+FindAlike = Callable[[str, str], tuple[str, ...]]
 LandedEvent = Gathered | LeftOut | PartialsDeferred | Landed | SiteBlocked
 
 
 def merge_here(fragment: Fragment, table: pa.Table) -> pa.Table:
     """Merge partials per (slice, keys) in this process; those whose sums do not fit stay as they are."""
     return partials.combine_fitting(table, [SLICE_COLUMN, *fragment.key_names], fragment.aggregates)
+
+
+def all_alike(fragment: str, sender: str) -> tuple[str, ...]:
+    """Return that partials of all senders may be merged."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +93,8 @@ class DeferredRun:
 class InboxConsumer:
     """Reads what has landed and commits it to a host.
 
-    `merge` combines the partials of one fragment; `find_span` says for which slices a site counts; `stopwatch` tells
-    the seconds that work takes.
+    `merge` combines the partials of one fragment; `find_span` says for which slices a site counts, `find_alike` whose
+    partials may be merged; `stopwatch` tells the seconds that work takes.
     """
 
     def __init__(
@@ -97,11 +104,13 @@ class InboxConsumer:
         merge: Merge = merge_here,
         find_span: FindSpan = count_all,
         stopwatch: Callable[[], float] = time.perf_counter,
+        find_alike: FindAlike = all_alike,
     ) -> None:
         self.inbox = inbox
         self.host = host
         self.merge = merge
         self.find_span = find_span
+        self.find_alike = find_alike
         self.load = MergeLoad()
         self.waiting = DeferredFolder(inbox.folder / FOLDER)
         self.deferred_rows = 0  # since the start
@@ -173,11 +182,11 @@ class InboxConsumer:
     ) -> LandedRun:
         """Merge the partials that count, but for those that are to wait; say how many records do not count."""
         restricted = [restrict(segment, self.find_span) for segment in segments]
-        parts = collect([segment for segment, _ in restricted], fragments)
+        parts = collect([segment for segment, _ in restricted], fragments, self.find_alike)
         shares = self._decide(start, end, parts, deferrable)
         events: list[LandedEvent] = []
         waiting: list[tuple[int, DeferredPartials]] = []
-        for name, part in parts.items():
+        for (name, sites), part in parts.items():
             fragment = fragments[name]
             if name in shares:
                 found = split(part.table(fragment), tuple(part.records), deferrable[name].keys, shares[name])
@@ -188,7 +197,7 @@ class InboxConsumer:
                     waiting.append((number, later))
                     events.append(describe(fragment, number, shares[name], deferrable[name].keys, later))
             else:
-                events.append(_make_gathered(fragment, part, self._merge))
+                events.append(_make_gathered(fragment, part, self._merge, sites))
         events += [event for _, left_out in restricted for event in left_out]
         waiting_rows = sum(part.partials.num_rows for _, part in waiting)
         merged_rows = sum(part.rows for part in parts.values()) - waiting_rows
@@ -212,11 +221,13 @@ class InboxConsumer:
         self,
         start: int,
         end: int,
-        parts: Mapping[str, _FragmentParts],
+        parts: Mapping[tuple[str, tuple[str, ...]], _FragmentParts],
         deferrable: Mapping[str, DeferrableFragment],
     ) -> Mapping[str, float]:
         """Return the share of its groups that each fragment merges now, where that is not all of them."""
-        rows = {name: part.rows for name, part in parts.items()}
+        rows: dict[str, int] = {}
+        for (name, _), part in parts.items():
+            rows[name] = rows.get(name, 0) + part.rows
         run_bytes = self.inbox.size_between(start, end)
         behind_bytes = max(self.inbox.size_bytes - run_bytes, 0)
         shares = self.load.decide(deferrable, rows, run_bytes, behind_bytes, self.host.clock.now_us())
@@ -355,23 +366,27 @@ class _FragmentParts:
 
 def gather(segments: Iterable[Segment], fragments: Mapping[str, Fragment], merge: Merge = merge_here) -> list[Gathered]:
     """Merge the partials of segments, fragment by fragment; those of fragments that have ended are left out."""
-    return [_make_gathered(fragments[name], parts, merge) for name, parts in collect(segments, fragments).items()]
+    return [_make_gathered(fragments[name], parts, merge) for (name, _), parts in collect(segments, fragments).items()]
 
 
-def collect(segments: Iterable[Segment], fragments: Mapping[str, Fragment]) -> dict[str, _FragmentParts]:
-    """Return what segments hold of each fragment; those of fragments that have ended are left out."""
-    found: dict[str, _FragmentParts] = {}
+def collect(
+    segments: Iterable[Segment], fragments: Mapping[str, Fragment], find_alike: FindAlike = all_alike
+) -> dict[tuple[str, tuple[str, ...]], _FragmentParts]:
+    """Return what segments hold of each fragment, apart where senders are; fragments that have ended are left out."""
+    found: dict[tuple[str, tuple[str, ...]], _FragmentParts] = {}
     for segment in segments:
         for update in segment.updates():
             if update.fragment in fragments and update.rows:
-                parts = found.setdefault(update.fragment, _FragmentParts())
+                key = update.fragment, find_alike(update.fragment, segment.origin)
+                parts = found.setdefault(key, _FragmentParts())
                 parts.add_update(segment.origin, update, fragments[update.fragment].schema)
         for name, origin, counts in counted_in(segment):
             if name in fragments:
-                found.setdefault(name, _FragmentParts()).add_counts(segment.origin, origin, counts)
+                key = name, find_alike(name, segment.origin)
+                found.setdefault(key, _FragmentParts()).add_counts(segment.origin, origin, counts)
     return found
 
 
-def _make_gathered(fragment: Fragment, parts: _FragmentParts, merge: Merge) -> Gathered:
+def _make_gathered(fragment: Fragment, parts: _FragmentParts, merge: Merge, sites: tuple[str, ...] = ()) -> Gathered:
     merged = merge(fragment, parts.table(fragment))
-    return Gathered(fragment.name, merged, tuple(parts.records), tuple(sorted(parts.senders)))
+    return Gathered(fragment.name, merged, tuple(parts.records), tuple(sorted(parts.senders)), sites)

@@ -11,18 +11,20 @@ from catchment.storage.codec import stored
 from catchment.wire.messages import BackfillFact, MarkFact, Relayed, Repaired, Segment, Shed, Standing, SuspensionFact
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has sites
 @dataclass(frozen=True, slots=True)
 class Gathered:
     """Partials of one fragment from any number of segments, merged per (slice, keys).
 
-    `records` = raw records per (site, slice); `senders` = whose segments they came in, with the slices of those.
+    `records` = raw records per (site, slice); `senders` = whose segments they came in, with the slices of those. Where
+    some query of the fragment leaves out sites, `sites` are those that the partials may be of.
     """
 
     fragment: str
     partials: pa.Table = field(repr=False)
     records: tuple[tuple[str, int, int], ...] = ()
     senders: tuple[tuple[str, int], ...] = ()
+    sites: tuple[str, ...] = ()
 
 
 @stored()

@@ -44,6 +44,7 @@ class Catalog:
     star: bool = True
     sinks: Mapping[str, DeclaredSink] = field(default_factory=dict)
     functions: ProjectFunctions = field(default_factory=ProjectFunctions)
+    retired_sites: frozenset[str] = frozenset()  # no stream is born there any more; views may still name them
 
     def add(self, *statements: Statement) -> Catalog:
         """Return the catalog after some statements; within one call, a view may read what is declared after it."""
@@ -77,7 +78,7 @@ class Catalog:
                     hint="bring one back with catchment sites add, or drop the views that read the stream",
                 )
             streams[name] = replace(stream, sites=left)
-        return replace(self, streams=streams)
+        return replace(self, streams=streams, retired_sites=frozenset(retired))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -81,19 +81,24 @@ class Node(ABC):
 
 @dataclass(frozen=True)
 class Scan(Node):
-    """Read a stream at the sites where it is born; only these columns are needed."""
+    """Read a stream at the sites where it is born; only these columns are needed.
+
+    Where the view names sites, it is read at those alone, also when it is born at others later.
+    """
 
     stream: str
     event_time: str
     columns: tuple[str, ...]
     sites: tuple[str, ...]
+    named_sites: tuple[str, ...] = field(default=(), kw_only=True)  # empty: all
 
     def __post_init__(self) -> None:
         if self.event_time not in self.columns:
             raise QueryError(f"a scan of {self.stream!r} leaves out its event time {self.event_time!r}")
 
     def title(self) -> str:
-        return f"{self.stream} [{', '.join(self.columns)}] at {', '.join(self.sites)}"
+        only = f", and only at {', '.join(self.named_sites)}" if self.named_sites else ""
+        return f"{self.stream} [{', '.join(self.columns)}] at {', '.join(self.sites)}{only}"
 
 
 @dataclass(frozen=True)

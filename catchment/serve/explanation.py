@@ -161,7 +161,7 @@ def _side_s(deployment: Deployment, side: QueryPlan, known: Statistics) -> float
     demand = deployment.deployed.sharing.fragments[deployment.deployed.derivation(side.name).fragment]
     slice_s = demand.slicing.period_us / len(demand.slicing.cuts_us) / SECOND_US
     sent = fragment_traffic(Routes.of(project), demand, known)
-    return waited_s + max((_route_s(deployment, site, sent, slice_s) for site in demand.source.sites), default=0.0)
+    return waited_s + max((_route_s(deployment, site, sent, slice_s) for site in side.scan.sites), default=0.0)
 
 
 def _route_s(deployment: Deployment, site: str, sent: Mapping[tuple[str, str], float], slice_s: float) -> float:

@@ -47,7 +47,7 @@ class ViewCheck:
         self._plan = plan
         self._oracle = oracle
         self._from_us = from_us
-        self._dead = dead
+        self._dead = [site for site in dead if plan.options.sites is None or site in plan.options.sites]
         self._windows = _window_log(self._store, plan.name)
         self._known: dict[tuple[str, ...], dict[int, Rows]] = {}
 
@@ -79,6 +79,8 @@ class ViewCheck:
         for row in log:
             if row["status"] == EXACT and row["missing_sites"]:
                 yield f"it is exact without {row['missing_sites']}"
+            if not set(row["missing_sites"]) <= set(self._plan.options.sites or row["missing_sites"]):
+                yield f"it misses {row['missing_sites']}, and is about {self._plan.options.sites}"
             if not 0.0 <= row["coverage"] <= 1.0 + _TOLERANCE:
                 yield f"its coverage is {row['coverage']}"
 
@@ -153,7 +155,7 @@ class ViewCheck:
                 yield from (f"{where}: {p}" for p in _too_many(rows, least))
             else:
                 yield from (f"{where}: {p}" for p in _difference(rows, expected.get(start_us, {})))
-                is_whole = late is None and last is not None and self._is_repaired()
+                is_whole = late is None and last is not None and self._is_repaired(last)
                 if is_whole and last is not None and last["status"] not in (EXACT, FINAL):
                     yield f"{where}: nothing is missing, and it is not exact: {last['reason']}"
 
@@ -205,10 +207,11 @@ class ViewCheck:
         lacking = sum(values[0] - rows.get(key, (0,))[0] for key, values in expected.items() if _are_counts(values[0]))
         return unmerged > 0 and lacking <= unmerged
 
-    def _is_repaired(self) -> bool:
-        """Return whether every window becomes exact; one that was shed may be past the repair horizon before that."""
+    def _is_repaired(self, last: Mapping[str, Any]) -> bool:
+        """Return whether a window becomes exact; one that was shed or deferred may be past its repair horizon first."""
+        may_lack = self._may_shed or "groups were deferred" in last["reason"]
         horizon_us = self._world.project.defaults.repair_horizon_us
-        return self._plan.options.repair != NEVER and not (self._may_shed and horizon_us < LONG_HORIZON_US)
+        return self._plan.options.repair != NEVER and not (may_lack and horizon_us < LONG_HORIZON_US)
 
     def _expected(self, without: tuple[str, ...]) -> dict[int, Rows]:
         """Return what every window holds without the records of some sites, computed once."""

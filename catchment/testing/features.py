@@ -66,6 +66,8 @@ class Feature(StrEnum):
     LOST = "lost"
     # every process is of the previous release at first, and upgraded at a time of its own
     UPGRADE = "upgrade"
+    # views of some sites of their streams
+    SITES = "sites"
 
 
 Features = frozenset[Feature]

@@ -19,10 +19,20 @@ from catchment.timeline import SECOND_US
 BEGIN_US = 1_767_225_600 * SECOND_US  # 2026-01-01
 SPAN_US = 30 * SECOND_US  # event times of the records
 # Drawn apart, so that a seed draws of everything else what it always did.
-LATER = (Feature.OVERLOAD, Feature.PAST, Feature.SHAPES, Feature.RESTORED, Feature.LOST, Feature.UPGRADE, Feature.MESH)
+LATER = (
+    Feature.OVERLOAD,
+    Feature.PAST,
+    Feature.SHAPES,
+    Feature.RESTORED,
+    Feature.LOST,
+    Feature.UPGRADE,
+    Feature.MESH,
+    Feature.SITES,
+)
 STARTS = ("start = 'all'", "start = '8 s'", "start = '2026-01-01 00:00:05'")
 TIGHT_SHARE = 0.3  # of the projects whose center may hold almost nothing for open windows
 PROMISES = ("", "slack = 'fixed:0'", "slack = 'fixed:3'", "slack = 'mp-k-slack'", "max_error = 0.3, confidence = 0.8")
+NAMED_SHARE = 0.6  # of the views that name sites, where some do
 PROMISED_SHARE = 0.8  # of the views over a stream that is shed, where views have contracts
 POLICIES = ("batching", "streaming", "spillway", "hybrid:0.25", "lazy-empirical")
 PAGES = ("a", "b", "c", "ä")
@@ -117,14 +127,16 @@ class _Writer:
             streams.append(
                 "CREATE TABLE sections (page STRING, section STRING) WITH (path = 'sections.csv', format = 'csv');"
             )
-        (self.folder / "queries" / "all.sql").write_text("\n".join([*streams, *self._views()]) + "\n")
+        views = map(self._name_sites, self._views())
+        (self.folder / "queries" / "all.sql").write_text("\n".join([*streams, *views]) + "\n")
         if self._has(Feature.SHAPES):
             (self.folder / "functions.py").write_text(_FUNCTIONS)
         is_declared = self.chance.random() < 0.5  # then a view that is submitted may widen what runs
         if is_declared and not self._has(Feature.THROTTLE):  # a contract that a slow link could not keep is refused
             rates = [f"[streams.{name}]\nrows_per_s = {self.chance.choice((1, 100))}\nrow_bytes = 40" for name in named]
             (self.folder / "statistics.toml").write_text("\n".join(rates) + "\n")
-        return GeneratedProject(self.folder, self.sites, self.relays, tuple(self._submissions()), self.features)
+        submissions = tuple(map(self._name_sites, self._submissions()))
+        return GeneratedProject(self.folder, self.sites, self.relays, submissions, self.features)
 
     def _submissions(self) -> Iterator[str]:
         if self._has(Feature.SUBMIT):
@@ -267,6 +279,17 @@ class _Writer:
         )
         kind = random.Random(inner).choice(("", "LEFT ", "RIGHT ", "FULL "))
         return inner.replace(" JOIN ", f" {kind}JOIN ")
+
+    def _name_sites(self, view: str) -> str:
+        """Return a view that may name some of its sites, by a chance of its own; one that reads a view has none."""
+        chance = random.Random(f"{view} {self.sites}")
+        if not self._has(Feature.SITES) or "FROM v0" in view or chance.random() < 1 - NAMED_SHARE:
+            return view
+        named = f"sites = '{','.join(chance.sample(self.sites, chance.randint(1, len(self.sites))))}'"
+        head, _, query = view.partition(" AS SELECT ")
+        head, has_options, options = head.partition(" WITH (")
+        given = f"{named}, {options.removesuffix(')')}" if has_options else named
+        return f"{head.rstrip()} WITH ({given}) AS SELECT {query}"
 
     def _promised_otherwise(self, view: str) -> Iterator[str]:
         """Yield the same view with other contracts, or none: their fragment is one, and each has marks of its own.

@@ -52,6 +52,7 @@ class LinkWeather:
 class LinkEvents:
     """What has happened on a link."""
 
+    sent_bytes: int = 0  # of requests
     lost_requests: int = 0
     lost_answers: int = 0
     doubled: int = 0
@@ -114,6 +115,7 @@ class SimulatedLink:
 
     def _send(self, arrive: Callable[[], None], size_bytes: int) -> None:
         weather = self.weather
+        self.events.sent_bytes += size_bytes
         self._free_us = max(self._free_us, self.scheduler.now_us)
         if weather.bytes_per_s is not None:
             self._free_us += round(size_bytes / weather.bytes_per_s * SECOND_US)

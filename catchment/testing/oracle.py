@@ -36,6 +36,8 @@ class ViewOracle:
 
     def states(self, plan: QueryPlan, without: Sequence[str] = ()) -> dict[int, pa.Table]:
         """Return (keys, states) of every window of a view, by its start; some sites may be left out."""
+        if plan.options.sites is not None:
+            without = [*without, *(site for _, site in self._workload if site not in plan.options.sites)]
         if plan.join is not None:
             return self._joined(plan.join, plan.window, without)
         keys = list(plan.fragment.key_names)

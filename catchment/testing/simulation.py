@@ -152,8 +152,12 @@ class DeploymentSimulation:
             return False
         if plan.lower is not None and plan.slices is None:
             return True
-        windows = core.queries[(plan.slices or plan).name].windows
-        return not windows.state.slices and (bool(self._dead()) or not windows.state.closed)
+        running = core.queries[(plan.slices or plan).name]
+        dead = set(running.sites) & set(self._dead())
+        if dead == set(running.sites):
+            return True  # nobody is left who would let its last windows close
+        windows = running.windows
+        return not windows.state.slices and (bool(dead) or not windows.state.closed)
 
     def _dead(self) -> list[str]:
         return [r.name for r in self.world.sites() if r.is_dead]
@@ -261,16 +265,16 @@ class DeploymentSimulation:
         problems = []
         for (stream, site), log in self.world.logs.items():
             read = log.start_of(len(log.ends))
-            if site not in self._dead() and stream in self._read_streams() and read != len(log.arrivals):
+            if site not in self._dead() and (stream, site) in self._read_streams() and read != len(log.arrivals):
                 problems.append(f"of {stream} at {site} {read} records of {len(log.arrivals)} were read")
         for site, counts in self.world.counts.items():
             if counts.read != counts.accepted + counts.quarantined:
                 problems.append(f"the counts of {site} do not add up: {counts}")
         return problems
 
-    def _read_streams(self) -> set[str]:
+    def _read_streams(self) -> set[tuple[str, str]]:
         assert self.world.center is not None
-        return {p.fragment.stream for p in self.world.center.deployment.sides}
+        return {(p.scan.stream, site) for p in self.world.center.deployment.sides for site in p.scan.sites}
 
     def _note_counts(self) -> None:
         """Note the rare states that counters tell."""

@@ -26,13 +26,18 @@ def queries(
     center: CenterOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show every view: whether it runs, reads its past or is suspended, and the views that share its fragments."""
+    """Show every view: its sites, whether it runs, reads its past or is suspended, and who shares its fragments."""
     emit(ask("show queries", project, center), as_json, _render)
 
 
 def _render(answer: Mapping[str, Any]) -> RenderableType:
     rows = [
-        {"view": q["query"], "state": q["state"], "shares fragments with": ", ".join(q["shares_with"]) or "-"}
+        {
+            "view": q["query"],
+            "state": q["state"],
+            "sites": ", ".join(q["sites"]) or "-",
+            "shares fragments with": ", ".join(q["shares_with"]) or "-",
+        }
         for q in answer["queries"]
     ]
     details = [line for q in answer["queries"] for line in _explain(q)]

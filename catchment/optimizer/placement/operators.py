@@ -110,7 +110,7 @@ def query_operators(
     fragment = state.derivations[query].fragment
     demand = state.fragments[fragment]
     asked = state.queries[query]
-    sites = demand.source.sites
+    sites = asked.demand.source.sites
     sources = [
         WanOperator(f"read {demand.source.stream} at {s}", (), statistics.raw_bytes_per_s(demand.source.stream, s), s)
         for s in sites
@@ -124,7 +124,9 @@ def query_operators(
         )
         for s, source in zip(sites, sources, strict=True)
     ]
-    merges = _Merging(fragment, demand, statistics, as_run).tree(partials, asked.sink, topology)
+    merges = _Merging(fragment, demand, statistics, as_run).tree(
+        dict(zip(sites, partials, strict=True)), asked.sink, topology
+    )
     at = asked.sink if as_run else None
     answer = WanOperator(f"answer {query}", (merges[-1].name,), statistics.answer_bytes_per_s(asked), at)
     return [*sources, *partials, *merges, answer, WanOperator(f"publish {query}", (answer.name,), 0.0, asked.sink)]
@@ -160,11 +162,13 @@ class _Merging:
     as_run: bool
     made: list[WanOperator] = field(default_factory=list)
 
-    def tree(self, partials: Sequence[WanOperator], sink: str, topology: Topology) -> list[WanOperator]:
-        """Return at least one merge: one at every site before the sink where partials meet, the farthest first."""
-        sites = self.demand.source.sites
-        arriving = {s: [_Part(operator, (s,), s)] for s, operator in zip(sites, partials, strict=True)}
-        for site in sites_on_routes(sites, sink, topology):
+    def tree(self, partials: Mapping[str, WanOperator], sink: str, topology: Topology) -> list[WanOperator]:
+        """Return at least one merge: one at every site before the sink where partials meet, the farthest first.
+
+        `partials` are those that a query wants, by their sites.
+        """
+        arriving = {s: [_Part(operator, (s,), s)] for s, operator in partials.items()}
+        for site in sites_on_routes(tuple(partials), sink, topology):
             here = arriving.pop(site)
             going = here[0] if len(here) == 1 else self._merge(here, site)
             arriving.setdefault(_next(site, sink, topology), []).append(going)

@@ -8,8 +8,8 @@ correlations and regressions, quantiles of one sketch are that sketch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -26,6 +26,7 @@ from catchment.aggregates.topk import ApproxTopK
 from catchment.aggregates.value_by import ValueBy
 from catchment.optimizer.normal_form.expressions import normal_text
 from catchment.optimizer.normal_form.normalize import aggregate_name, digest, key_name, normalize
+from catchment.project.routes import Routes
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import Explode, Fragment, Key, Lookup
 from catchment.query.plan import QueryPlan
@@ -44,11 +45,15 @@ def _without_slack(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "slack"}
 
 
-@stored(version=4, migrations={1: dict, 2: _without_slack, 3: dict})  # version 2 has on_error, version 4 explodes
+# version 2 has on_error, version 4 explodes, version 5 comes_by
+@stored(version=5, migrations={1: dict, 2: _without_slack, 3: dict, 4: dict})
 @dataclass(frozen=True)
 class DemandSource:
-    """A stream with its look-ups: what two demands must have in common to be shared.
+    """A stream with its look-ups: what two demands must have in common to be shared, but for the sites.
 
+    `sites` are those whose records are wanted, of those where the stream is born. `comes_by` has all of the latter,
+    each with the neighbour of the center by which its partials arrive: what comes by one is merged before, and is not
+    told apart.
     `types` are the types of its columns, by their texts. `policy` is in it because a fragment leaves its site by one
     policy, `on_error` because the records that it takes depend on it; each is empty where the query does not ask for
     it. How long a query waits is not: a fragment has a mark per query.
@@ -62,6 +67,30 @@ class DemandSource:
     policy: str = ""
     on_error: str = ""
     explodes: tuple[Explode, ...] = ()
+    comes_by: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    @cached_property
+    def at_any_site(self) -> DemandSource:
+        """The same, whichever sites it is read at."""
+        return replace(self, sites=(), comes_by=())
+
+    def unite_sites(self, other: DemandSource) -> DemandSource:
+        """Return it read at the sites of both."""
+        if set(other.sites) <= set(self.sites):
+            return self
+        if set(self.sites) <= set(other.sites):
+            return other
+        wanted = {*self.sites, *other.sites}
+        ordered = [site for site, _ in (*self.comes_by, *other.comes_by) if site in wanted]
+        return replace(self, sites=tuple(dict.fromkeys((*ordered, *sorted(wanted)))))
+
+    def can_leave_out(self, sites: Collection[str]) -> bool:
+        """Return whether the center can tell its own sites from the others among these."""
+        by = dict(self.comes_by)
+        wanted = {by.get(site, site) for site in self.sites}
+        return set(self.sites) <= set(sites) and not any(
+            by.get(site, site) in wanted for site in sites if site not in self.sites
+        )
 
     @property
     def adds_rows(self) -> bool:
@@ -86,7 +115,7 @@ class DemandSource:
 @stored()
 @dataclass(frozen=True)
 class FragmentDemand:
-    """Keys, atoms, windows and conditions over a source; tuples are sorted, so that equal demands are equal values."""
+    """Keys, atoms, windows and conditions over a source; but for sites, tuples are sorted: equal demands are equal."""
 
     source: DemandSource
     keys: tuple[Key, ...]
@@ -129,6 +158,12 @@ class FragmentDemand:
     def name(self) -> str:
         """A name that depends on the contents alone."""
         return f"{self.source.stream}_{self.fingerprint[:8]}"
+
+    def at_sites_of(self, others: Iterable[FragmentDemand]) -> FragmentDemand:
+        """Return the demand at the sites where others want it, of those where it is."""
+        wanted = {site for other in others for site in other.source.sites}
+        left = tuple(site for site in self.source.sites if site in wanted)
+        return self if left == self.source.sites else replace(self, source=replace(self.source, sites=left))
 
     def fragment(self) -> Fragment:
         """Return the fragment that a site runs for the demand."""
@@ -216,7 +251,15 @@ def _source(normal: QueryPlan, catalog: Catalog) -> DemandSource:
         policy,
         _on_error(normal.options),
         fragment.explodes,
+        tuple(_ways(catalog, scan.stream)),
     )
+
+
+def _ways(catalog: Catalog, stream: str) -> Iterator[tuple[str, str]]:
+    """Yield the sites where a stream is born, each with the last on its route to the center."""
+    routes = Routes.of(catalog.project)
+    for site in catalog.streams[stream].sites or ():
+        yield site, routes.sites_on_route(site)[-1] if routes.reaches(site) else site
 
 
 def atoms_of(aggregate: Aggregate) -> tuple[Aggregate, ...]:

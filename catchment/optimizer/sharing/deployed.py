@@ -16,7 +16,7 @@ from math import lcm
 
 from catchment.errors import PlanError
 from catchment.optimizer.choices import Strength
-from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
+from catchment.optimizer.sharing.demand import DemandSource, FragmentDemand, SharedQuery
 from catchment.optimizer.sharing.derive import Derivation
 from catchment.optimizer.sharing.share import BytesOf, SharingState, share
 from catchment.project.site_orders import SiteOrders
@@ -88,8 +88,8 @@ class Deployed:
             # A query that begins in the past is not moved: who follows both changes at once would not read its past.
             target = self.sharing.plan_again(query, bytes_of, self.leaving, self.starts)
             if target is not None:
-                running = {f: d for f, d in target.fragments.items() if f not in self.leaving}
-                return named.move(replace(target, fragments=running))
+                wanted = {f: d for f, d in target.fragments.items() if f not in self.leaving or target.users(f)}
+                return named.move(replace(target, fragments=wanted))
         sharing = self.sharing.add(query, self.leaving, f"_{self.version + 1}")
         new = tuple(f for f in sharing.fragments if f not in self.sharing.fragments)
         starts = self.starts if query.start is None else {**self.starts, **dict.fromkeys(new, query.start)}
@@ -194,14 +194,16 @@ class Deployed:
         """The fragments that were begun during a run, each with those that end where it begins."""
         return {name: self.handovers.get(name, ()) for name in self.begun}
 
-    def renew(self, streams: Collection[str], starts: Mapping[str, ViewStart | None]) -> Deployed:
-        """Return the deployment in which all that is answered from some streams is computed again, by new fragments.
+    def renew(
+        self, streams: Collection[str], sites: Collection[str], starts: Mapping[str, ViewStart | None]
+    ) -> Deployed:
+        """Return the deployment in which all that is answered from some streams at some sites is computed again.
 
-        A new fragment is as the one before, under a name of its own: whatever is still on its way of the old one cannot
-        be mistaken for it. `starts` says from where on each query is to be computed again; None: with what comes.
-        The queries that share a fragment, and the sides of a join, go together.
+        That is done by new fragments. Each is as the one before, under a name of its own: whatever is still on its way
+        of the old one cannot be mistaken for it. `starts` says from where on each query is to be computed again; None:
+        with what comes. The queries that share a fragment, and the sides of a join, go together.
         """
-        renewed = self._queries_to_renew(streams)
+        renewed = self._queries_to_renew(streams, sites)
         gone = {self.derivation(q).fragment for q in renewed}
         left = {f for f in self.leaving if self.sharing.fragments[f].source.stream in streams}
         names = {f: f"{f}_{self.version + 1}" for f in self.sharing.fragments if f in gone}
@@ -219,10 +221,19 @@ class Deployed:
             renewals={**self.renewals, **{q: self.renewals.get(q, 0) + 1 for q in renewed}},
         )
 
-    def _queries_to_renew(self, streams: Collection[str]) -> set[str]:
-        """Return the queries over some streams, with all that share a fragment or a join with them."""
+    def _queries_to_renew(self, streams: Collection[str], sites: Collection[str]) -> set[str]:
+        """Return the queries over some streams at some sites, with all that share a fragment or a join with them.
+
+        Of a stream with a fragment that is being left, it is all queries: who else needs it is not known here.
+        """
         queries = self.sharing.queries
-        found = {name for name, query in queries.items() if query.demand.source.stream in streams}
+        left = {self.sharing.fragments[f].source.stream for f in self.leaving}
+        found = {
+            name
+            for name, query in queries.items()
+            if query.demand.source.stream in streams
+            and (query.demand.source.stream in left or not set(sites).isdisjoint(query.demand.source.sites))
+        }
         while True:
             views = {queries[name].view or name for name in found}
             fragments = {self.derivation(name).fragment for name in found}
@@ -259,12 +270,27 @@ class Deployed:
         """Return the deployment with other orders of sites."""
         return replace(self, orders=orders, version=self.version + 1)
 
-    def with_sites(self, sites: Mapping[str, tuple[str, ...]]) -> Deployed:
-        """Return the deployment with streams that are born at these sites; names of fragments stay as they are."""
-        queries = {n: replace(q, demand=_at_sites(q.demand, sites)) for n, q in self.sharing.queries.items()}
-        fragments = {n: _at_sites(demand, sites) for n, demand in self.sharing.fragments.items()}
+    def with_sites(self, planned: Iterable[SharedQuery]) -> Deployed:
+        """Return the deployment with queries over the sites of their newest plans; names of fragments stay as they are.
+
+        A fragment runs where its queries want it. One that is being left has none: it comes to a site and goes with
+        its stream, if it ran wherever some query wanted the stream.
+        """
+        sources = {query.name: query.demand.source for query in planned}
+        queries = {n: _with_sites_of(q, sources.get(n)) for n, q in self.sharing.queries.items()}
+        before = _wanted_sites(self.sharing.queries.values())
+        after = _wanted_sites(queries.values())
+        fragments: dict[str, FragmentDemand] = {}
+        for name, demand in self.sharing.fragments.items():
+            stream = demand.source.stream
+            wanted = _wanted_sites(queries[user] for user in self.sharing.users(name)).get(stream)
+            if wanted is None:
+                ran_everywhere = set(demand.source.sites) >= set(before.get(stream, ()))
+                stays = [site for site in demand.source.sites if site in after.get(stream, demand.source.sites)]
+                wanted = after.get(stream, demand.source.sites) if ran_everywhere else tuple(stays)
+            fragments[name] = _at_sites(demand, wanted)
         if queries == self.sharing.queries and fragments == self.sharing.fragments:
-            return self
+            return replace(self, sharing=replace(self.sharing, queries=queries))
         sharing = replace(self.sharing, queries=queries, fragments=fragments)
         return replace(self, sharing=sharing, version=self.version + 1)
 
@@ -292,7 +318,8 @@ class Deployed:
 
     def _name_for(self, name: str, demand: FragmentDemand) -> str:
         """Return the running fragment of a demand, or a new name."""
-        if self.sharing.fragments.get(name) == demand and name not in self.leaving:
+        is_used = name not in self.leaving or bool(self.sharing.users(name))
+        if self.sharing.fragments.get(name) == demand and is_used:
             return name
         running = [n for n, d in self.sharing.fragments.items() if d == demand and n not in self.leaving]
         return running[0] if running else f"{name}_{self.version + 1}"
@@ -342,7 +369,7 @@ def deploy_again(deployed: Deployed, queries: Sequence[SharedQuery], strength: S
     changed = replace(deployed, sharing=replace(deployed.sharing, strength=strength))
     for name in [v for v in deployed.views if v not in wanted]:
         changed = changed.drop(name)
-    changed = changed.with_sites({q.demand.source.stream: q.demand.source.sites for q in queries})
+    changed = changed.with_sites(queries)
     for query in (q for q in queries if q.name not in deployed.sharing.queries):
         changed = changed.add(query)
     return changed
@@ -369,7 +396,25 @@ def _instant_us(start: ViewStart) -> int:
     return START_OF_TIME_US if start.at_us is None else start.at_us
 
 
-def _at_sites(demand: FragmentDemand, sites: Mapping[str, tuple[str, ...]]) -> FragmentDemand:
-    """Return a demand of a stream that is born at these sites."""
-    source = demand.source
-    return replace(demand, source=replace(source, sites=sites.get(source.stream, source.sites)))
+def _with_sites_of(query: SharedQuery, planned: DemandSource | None) -> SharedQuery:
+    """Return a query at the sites that it is planned for now."""
+    if planned is None:
+        return query
+    source = replace(query.demand.source, sites=planned.sites, comes_by=planned.comes_by)
+    return replace(query, demand=replace(query.demand, source=source))
+
+
+def _wanted_sites(queries: Iterable[SharedQuery]) -> dict[str, tuple[str, ...]]:
+    """Return the sites at which some query wants each stream."""
+    found: dict[str, DemandSource] = {}
+    for source in (query.demand.source for query in queries):
+        known = found.setdefault(source.stream, source)
+        found[source.stream] = known.unite_sites(source)
+    return {stream: source.sites for stream, source in found.items()}
+
+
+def _at_sites(demand: FragmentDemand, sites: tuple[str, ...]) -> FragmentDemand:
+    """Return a demand at other sites; as it is where they are the same."""
+    if set(sites) == set(demand.source.sites):
+        return demand
+    return replace(demand, source=replace(demand.source, sites=sites))

@@ -1,6 +1,7 @@
 """Partials of one fragment from those of another: filter on keys, drop keys, pick states, merge slices.
 
-Law: derive(partials of the shared fragment) = partials of the query's own fragment, for any records. It holds because
+Law: derive(partials of the shared fragment) = partials of the query's own fragment, for any records of its sites. A
+query may want fewer sites than the fragment runs at: the center leaves out what comes of the others. It holds because
 aggregates are mergeable, because a condition that is left out of the shared fragment is decided by its keys alone, and
 because the shared slices refine the query's. A sketch of a column that is a key of the shared fragment need not be
 sent: it is lifted again from the values of that key, each as often as its row counts records.
@@ -102,12 +103,19 @@ def derivation_of(query: SharedQuery, shared: FragmentDemand, name: str) -> Deri
 
 def is_derivable(own: FragmentDemand, shared: FragmentDemand) -> bool:
     """Return whether every partial of `own` is certainly a merge of partials of `shared`."""
-    if own.source != shared.source or not set(own.by_sql) <= set(shared.by_sql):
+    if not reads_part_of(own, shared) or not set(own.by_sql) <= set(shared.by_sql):
         return False
     carried = {a.name for a in shared.aggregates}
     if not all(a.name in carried or _is_liftable(a, shared) for a in own.aggregates):
         return False
     return refines(shared, own) and _filter_fits(own, shared)
+
+
+def reads_part_of(own: FragmentDemand, shared: FragmentDemand) -> bool:
+    """Return whether a demand reads what a shared one reads, at sites that the center can tell from its others."""
+    if own.source == shared.source:
+        return True
+    return own.source.at_any_site == shared.source.at_any_site and own.source.can_leave_out(shared.source.sites)
 
 
 def _is_liftable(atom: Aggregate, shared: FragmentDemand) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from catchment.optimizer.choices import Strength
-from catchment.optimizer.sharing.demand import SharedQuery
+from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.derive import describe_derivation, is_derivable
 from catchment.optimizer.sharing.generalize import generalizations
@@ -41,8 +41,14 @@ def explain_sharing(query: str, deployed: Deployed, statistics: Statistics, proj
     }
 
 
-def _links(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> Iterator[dict[str, Any]]:
+def _fragment_of(query: str, deployed: Deployed) -> FragmentDemand:
+    """Return the fragment of a query, at the sites that it wants."""
     demand = deployed.sharing.fragments[deployed.derivation(query).fragment]
+    return demand.at_sites_of([deployed.sharing.queries[query].demand])
+
+
+def _links(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> Iterator[dict[str, Any]]:
+    demand = _fragment_of(query, deployed)
     rates = link_traffic(project, deployed.sharing, statistics)
     for link, rate in fragment_traffic(Routes.of(project), demand, statistics).items():
         limit = project.link(*link).bandwidth_bytes_per_s
@@ -57,7 +63,7 @@ def _links(query: str, deployed: Deployed, statistics: Statistics, project: Proj
 
 def _merges(query: str, deployed: Deployed, statistics: Statistics, project: Project) -> Iterator[dict[str, Any]]:
     """Yield the sites on the route where partials of several sites meet, and what merging them there saves."""
-    demand = deployed.sharing.fragments[deployed.derivation(query).fragment]
+    demand = _fragment_of(query, deployed)
     routes = Routes.of(project)
     rates = fragment_traffic(routes, demand, statistics)
     for relay in routes.relays:

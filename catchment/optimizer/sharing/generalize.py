@@ -23,7 +23,7 @@ MAX_SPELLED_OUT = 3  # how many columns with sketches are tried as keys, each al
 
 def generalizations(left: FragmentDemand, right: FragmentDemand) -> Iterator[FragmentDemand]:
     """Yield demands from which both can be derived, with their sketches and with values in place of some of them."""
-    if left.source != right.source:
+    if left.source.at_any_site != right.source.at_any_site:
         return
     sketched = sorted({a for d in (left, right) for atom in d.aggregates if (a := counted_argument(atom))})
     chosen = [(), *((argument,) for argument in sketched[:MAX_SPELLED_OUT])]
@@ -43,7 +43,7 @@ def generalize(left: FragmentDemand, right: FragmentDemand) -> FragmentDemand | 
     It keeps the conditions that both imply; the columns of what is left of each become keys, so that each can be
     filtered afterwards; keys, atoms and windows are united.
     """
-    if left.source != right.source:
+    if left.source.at_any_site != right.source.at_any_site:
         return None
     if is_derivable(left, right):
         return right
@@ -80,7 +80,7 @@ def _unite(
     except TimelineError:
         return None  # the common slices of the windows would be too short
     ordered = tuple(keys[n] for n in sorted(keys)), tuple(atoms[n] for n in sorted(atoms))
-    return FragmentDemand(left.source, *ordered, windows, conditions)
+    return FragmentDemand(left.source.unite_sites(right.source), *ordered, windows, conditions)
 
 
 def _least(conditions: set[str], demand: FragmentDemand) -> tuple[str, ...]:

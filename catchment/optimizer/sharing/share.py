@@ -1,9 +1,10 @@
 """Sharing of fragments between queries, in four strengths; adding or dropping a query gives another value.
 
-Invariants: every query has exactly one derivation, from a fragment that exists; a fragment exists while a query uses
-it; adding or dropping a query leaves the derivations of all others as they were. Jonathan, Chandra, Weissman, "Multi-
-Query Optimization in Wide-Area Streaming Analytics" (SoCC'18), section 4, calls equal fragments IN-OP sharing; deriving
-the partials of one fragment from another's goes beyond it.
+Invariants: every query has exactly one derivation, from a fragment that exists and runs at all its sites; a fragment
+exists while a query uses it, and runs at the sites that its queries want; adding or dropping a query leaves the
+derivations of all others as they were. Jonathan, Chandra, Weissman, "Multi-Query Optimization in Wide-Area Streaming
+Analytics" (SoCC'18), section 4, calls equal fragments IN-OP sharing, and what queries of different sites have in common
+partial-input sharing; deriving the partials of one fragment from another's goes beyond both.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from catchment.errors import PlanError
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
-from catchment.optimizer.sharing.derive import Derivation, derivation_of, is_derivable
+from catchment.optimizer.sharing.derive import Derivation, derivation_of, is_derivable, reads_part_of
 from catchment.optimizer.sharing.generalize import generalizations
 from catchment.project.options import did_you_mean
 from catchment.query.fragment import Fragment
@@ -121,14 +122,14 @@ class SharingState:
         """Return the state without a query; a fragment that nobody uses any more ends."""
         if name not in self.queries:
             raise PlanError(f"there is no query {name!r}", hint=did_you_mean(name, self.queries))
+        queries = {q: v for q, v in self.queries.items() if q != name}
         derivations = {q: d for q, d in self.derivations.items() if q != name}
-        used = {d.fragment for d in derivations.values()}
-        return replace(
-            self,
-            queries={q: v for q, v in self.queries.items() if q != name},
-            fragments={f: d for f, d in self.fragments.items() if f in used},
-            derivations=derivations,
-        )
+        users: dict[str, list[FragmentDemand]] = {}
+        for query, derivation in derivations.items():
+            users.setdefault(derivation.fragment, []).append(queries[query].demand)
+        # It ends at sites that only the dropped query wanted, for good: it never begins under its name again there.
+        fragments = {f: d.at_sites_of(users[f]) for f, d in self.fragments.items() if f in users}
+        return replace(self, queries=queries, fragments=fragments, derivations=derivations)
 
     def _new(self, query: SharedQuery, suffix: str) -> Derivation:
         name = query.name if self.strength is Strength.NONE else query.demand.name
@@ -147,7 +148,9 @@ class SharingState:
     def _serves(self, shared: FragmentDemand, own: FragmentDemand) -> bool:
         if self.strength is Strength.NONE:
             return False
-        return own == shared if self.strength is Strength.STRICT else is_derivable(own, shared)
+        if self.strength is Strength.STRICT:
+            return replace(own, source=shared.source) == shared and reads_part_of(own, shared)
+        return is_derivable(own, shared)
 
 
 @dataclass(frozen=True)
@@ -248,7 +251,7 @@ class _Batch:
 
 def _distance(left: FragmentDemand, right: FragmentDemand) -> int:
     """Return how different two demands are, by the keys, conditions and windows that only one of them has."""
-    apart = 1_000 if left.source != right.source else 0
+    apart = 1_000 if left.source.at_any_site != right.source.at_any_site else 0
     differing = (set(left.by_sql) ^ set(right.by_sql)) | (set(left.conditions) ^ set(right.conditions))
     return apart + 2 * len(differing) + len(set(left.windows) ^ set(right.windows))
 

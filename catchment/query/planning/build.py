@@ -26,6 +26,7 @@ from catchment.query.planning.records import group_records
 from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_finish, read_keys
 from catchment.query.planning.subqueries import selects_records
 from catchment.query.planning.united import unite
+from catchment.query.planning.view_sites import check_named_sites
 from catchment.query.sql.dialect import render
 from catchment.query.sql.functions import refuse_unlisted_functions
 from catchment.query.sql.statements import View
@@ -41,17 +42,21 @@ def plan_view(view: View, catalog: Catalog) -> QueryPlan:
     """Return the plan of a view, or the first mistake in it."""
     view = with_installed_calls(with_laterals(view), catalog.functions)
     read = read_from(view, catalog, plan_view)
+    streams = list(read.streams.values())
     if read.joined is not None:
         plan = plan_joined(view, catalog, read)
     elif read.branches > 1:
         check_options(view, "unites several streams")
         branches = [read, *(read_from(view, catalog, plan_view, number) for number in range(1, read.branches))]
+        streams = [stream for branch in branches for stream in branch.streams.values()]
         plan = unite(view, [_plan_one_stream(view, catalog, branch) for branch in branches])
     else:
         if isinstance(read.stream, ViewWindows):
             check_options(view, "reads another view")
             check_composed_options(view)
         plan = _plan_one_stream(view, catalog, read)
+    if not isinstance(read.stream, ViewWindows):
+        check_named_sites(view, streams, catalog)
     refuse_unlisted_functions(view.select, read.scope.text)
     return plan
 

@@ -19,6 +19,8 @@ from catchment.query.sql.statements import Column, Stream, View
 from catchment.query.types import TIMESTAMP, read_type, sql_type
 from catchment.timeline import WindowSpec
 
+READS_VIEW = "reads another view"
+
 
 @dataclass(frozen=True)
 class ViewWindows(Stream):
@@ -65,8 +67,14 @@ def relation_of(alias: str, canonical: str, plan: QueryPlan, stream: ViewWindows
     return DerivedRelation(alias, stream.columns, expressions=expressions, hidden=hidden)
 
 
-def check_composed_options(view: View, what: str = "reads another view") -> None:
+def check_composed_options(view: View, what: str = READS_VIEW) -> None:
     """Refuse options that mean nothing where rows follow from what is published; `what` says what this view does."""
+    if view.options.sites is not None and what == READS_VIEW:
+        raise QueryError(
+            f"view {view.name!r} {what}, and sites is for views of streams",
+            where=view.where,
+            hint="name the sites in the view that it reads: it answers for the same ones",
+        )
     if view.options.emit_early_us is not None:
         raise QueryError(
             f"view {view.name!r} {what}, and emit_early is for windows of one size over streams",

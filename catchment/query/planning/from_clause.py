@@ -28,6 +28,7 @@ from catchment.query.planning.subqueries import (
     named_queries,
     selects_records,
 )
+from catchment.query.planning.view_sites import common_sites, read_at_sites
 from catchment.query.sql.dialect import conjuncts, render, show
 from catchment.query.sql.statements import DeclaredRelation, DeclaredSink, Stream, Table, View
 
@@ -78,7 +79,7 @@ def read_from(view: View, catalog: Catalog, plan_view: PlanView, branch: int = 0
 
     `plan_view` plans the views that it reads.
     """
-    return _FromReader(view, catalog, plan_view, branch).read(view.select, {}, frozenset())
+    return _FromReader(view, catalog, plan_view, branch, view.options.sites).read(view.select, {}, frozenset())
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class _FromReader:
     catalog: Catalog
     plan_view: PlanView
     branch: int
+    sites: tuple[str, ...] | None  # where its streams are read; None: wherever they are born
 
     def read(self, select: exp.Select, named: NamedQueries, taken: frozenset[str]) -> FromClause:
         """Return what a SELECT reads; `named` are the queries of WITH around it, `taken` the names in use around it."""
@@ -138,7 +140,7 @@ class _FromReader:
             return found
         declared = self.catalog.find(node.name)
         if isinstance(declared, View) and selects_records(declared.select):
-            return QuerySource((declared.select,), node.alias_or_name, {})
+            return QuerySource((declared.select,), node.alias_or_name, {}, declared.options.sites)
         return None
 
     def _read_query(self, source: QuerySource, taken: frozenset[str]) -> FromClause:
@@ -171,7 +173,8 @@ class _FromReader:
         self, source: QuerySource, taken: frozenset[str], names: Sequence[str] = (), is_branch: bool = False
     ) -> FromClause:
         (select,) = source.selects
-        inner = self.read(select, source.named, taken)
+        reader = replace(self, sites=common_sites(self.sites, source.sites))
+        inner = reader.read(select, source.named, taken)
         relation, conditions = derive_relation(source, inner.scope, names, is_branch)
         scope = replace(inner.scope, relations={source.alias: relation}, canonical={source.alias: inner.canonical})
         return replace(inner, scope=scope, conditions=(*inner.conditions, *conditions))
@@ -187,6 +190,7 @@ class _FromReader:
                 table,
                 hint=did_you_mean(table.name, self.catalog.streams),
             )
+        stream = read_at_sites(stream, self.sites, self.view, self.catalog)
         canonical = fresh_name(stream.name, taken)
         alias = table.alias_or_name
         scope = Scope(self.view.text, {alias: stream}, {alias: canonical}, {canonical: stream})
@@ -219,6 +223,8 @@ class _FromReader:
                 hint=f"a stream is joined with a STREAM or a TABLE; {did_you_mean(table.name, self.catalog.tables)}",
             )
         _check_alias(table.alias_or_name, table, read.scope, view)
+        if isinstance(declared, Stream):
+            declared = read_at_sites(declared, self.sites, view, self.catalog)
         canonical = fresh_name(declared.name, in_use)
         wider = replace(read, scope=_with_relation(read.scope, table.alias_or_name, declared, canonical))
         add = _with_stream if isinstance(declared, Stream) else _with_lookup

@@ -31,6 +31,7 @@ from catchment.query.planning.from_clause import FromClause
 from catchment.query.planning.grouping import Grouping
 from catchment.query.planning.outputs import SelectOutputs, check_boolean
 from catchment.query.planning.scope import Scope, make_typed
+from catchment.query.planning.view_sites import StreamAtSites
 from catchment.query.sql.dialect import conjuncts, read_expression, render, show
 from catchment.query.sql.statements import Stream, View
 from catchment.query.types import sql_type
@@ -54,7 +55,8 @@ def aggregate_stream(
     texts = [*conditions, *joined, *(k.sql for k in keys), *arguments]
     columns = _used_columns(stream, texts)
     sites = stream.sites or ()
-    node: Node = Scan(stream.name, stream.event_time, columns, sites)
+    named_sites = stream.named_sites if isinstance(stream, StreamAtSites) else ()
+    node: Node = Scan(stream.name, stream.event_time, columns, sites, named_sites=named_sites)
     if isinstance(stream, ViewWindows):
         node = ViewScan(stream.name, stream.event_time, columns, sites, stream.window, stream.sketch_error)
     for number in range(len(lookups) + 1):

@@ -7,7 +7,7 @@ has the plan that it would have without it. A subquery that aggregates would nee
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -26,16 +26,18 @@ _NAMELESS = "subquery"  # the name of a subquery that was given none
 class QuerySource:
     """A query that stands for a relation: its SELECTs, the name that it is known by, and the queries it may name.
 
-    Of several SELECTs (UNION ALL) it has the records of all, and the column names of the first.
+    Of several SELECTs (UNION ALL) it has the records of all, and the column names of the first. A view that it stands
+    for may name the sites whose records it has.
     """
 
     selects: tuple[exp.Select, ...]
     alias: str
     named: NamedQueries = field(repr=False)
+    sites: tuple[str, ...] | None = None
 
     def branch(self, number: int) -> QuerySource:
         """Return one of its SELECTs alone."""
-        return QuerySource((self.selects[number],), self.alias, self.named)
+        return replace(self, selects=(self.selects[number],))
 
 
 NamedQueries = Mapping[str, QuerySource]  # by name, in lower case

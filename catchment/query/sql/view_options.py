@@ -40,6 +40,12 @@ def _repair() -> OptionKind:
 _REPAIR = _repair()
 
 
+def _sites() -> OptionKind:
+    """Return the kind of option that is a set of sites: the order in which they are written does not matter."""
+    names = kinds.site_names()
+    return OptionKind(names.expected, lambda value: tuple(sorted(names.read(value))), names.write)
+
+
 @dataclass(frozen=True)
 class ViewOptions:
     """What a view promises and where; None leaves a setting to the project's defaults."""
@@ -53,6 +59,12 @@ class ViewOptions:
     confidence: float = option(kinds.share(), 0.95, doc="the confidence of the contract; only with max_error")
     sink: str | None = option(
         kinds.site_name(), None, doc="the site where results are wanted: for now the center", absent="the center"
+    )
+    sites: tuple[str, ...] | None = option(
+        _sites(),
+        None,
+        doc="the sites whose records it answers for, such as 'us,eu': it waits for them, and for no other site",
+        absent="all sites of its streams",
     )
     freshness_us: int | None = option(
         kinds.duration(positive=True),
