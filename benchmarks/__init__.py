@@ -15,6 +15,7 @@ BENCHMARKS = {
     "order_traces": "benchmarks.order.traces",
     "place": "benchmarks.feeds.place",
     "place_spark": "benchmarks.feeds.place_spark",
+    "placement": "benchmarks.placement.placement",
     "scale": "benchmarks.scale.scale",
     "sharing": "benchmarks.sharing.sharing",
     "shed": "benchmarks.shedding.shed",

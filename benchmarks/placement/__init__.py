@@ -1,0 +1,1 @@
+"""Where operators run on a WAN: ours against other ways, in virtual time."""
