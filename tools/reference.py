@@ -215,6 +215,7 @@ MEASURED = {  # which page has the figures of a benchmark
     "place": "feeds",
     "place_spark": "feeds",
     "scale": "throughput",
+    "placement": "sharing",
     "sharing": "sharing",
     "shed": "shedding",
     "throughput": "throughput",

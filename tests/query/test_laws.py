@@ -127,6 +127,7 @@ view_options = st.builds(
     st.sampled_from(["always", "on_demand", "never"]),
     st.sampled_from(["bounded", "any", "never"]),
     st.sampled_from([1.0, 0.5, 3.0]),
+    sites=st.one_of(st.none(), st.lists(names, min_size=1, max_size=3, unique=True).map(sorted).map(tuple)),
 )
 
 

@@ -60,12 +60,6 @@ class ViewOptions:
     sink: str | None = option(
         kinds.site_name(), None, doc="the site where results are wanted: for now the center", absent="the center"
     )
-    sites: tuple[str, ...] | None = option(
-        _sites(),
-        None,
-        doc="the sites whose records it answers for, such as 'us,eu': it waits for them, and for no other site",
-        absent="all sites of its streams",
-    )
     freshness_us: int | None = option(
         kinds.duration(positive=True),
         None,
@@ -138,6 +132,12 @@ class ViewOptions:
         100,
         doc="with on_error = 'quarantine': records per window and site that may be set aside; with more, the view is "
         "suspended",
+    )
+    sites: tuple[str, ...] | None = option(
+        _sites(),
+        None,
+        doc="the sites whose records it answers for, such as 'us,eu': it waits for them, and for no other site",
+        absent="all sites of its streams",
     )
 
     def to_options(self) -> dict[str, Any]:
