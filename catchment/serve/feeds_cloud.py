@@ -9,18 +9,35 @@ from pathlib import Path
 
 from catchment.errors import FeedError
 from catchment.feeds.cloud.admission import AdmissionRule, DeviceGate, TokenOf
-from catchment.feeds.cloud.cloud import FeedCloud
+from catchment.feeds.cloud.choose_hosts import STRATEGIES
+from catchment.feeds.cloud.cloud import Cloud, PlacingCloud
+from catchment.feeds.cloud.reoptimize import ReoptimizeRule
+from catchment.feeds.cloud.router import Router
+from catchment.feeds.device.spool import spool_for
+from catchment.feeds.language.evaluate import compile_feeds
+from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.project import read_device_settings
+from catchment.feeds.runs.durable_cloud import DurableCloud
 from catchment.feeds.runs.reference_tables import MadeReference, ReferenceSource, ReferenceTables
 from catchment.feeds.runs.registrar import Registrar
 from catchment.feeds.runs.workload import Recording, Workload
 from catchment.keys.private_files import read_secret
+from catchment.timeline import Clock
 
 _FILE_NAME = re.compile(r"[^/\\\x00.][^/\\\x00]{0,63}")  # a device's name as part of a path
 
 
+def open_durable_cloud(workload: Workload, state: Path, strategy: str, clock: Clock) -> DurableCloud:
+    """Return a cloud in this process that goes on from the state in a folder; a new one has no views yet."""
+    limits = workload.retention.cloud
+    router = Router(compile_feeds(workload.program), limits, spool_for(limits))
+    rule = ReoptimizeRule(workload.costs, strategy=STRATEGIES[strategy], retention=workload.retention)
+    cloud = Cloud(ViewGraph(workload.program, {}, {}), router, workload.feed_rates, rule)
+    return DurableCloud(cloud, router, state, clock)
+
+
 def open_registrar(
-    folder: Path, state: Path, workload: Workload, cloud: FeedCloud, say: Callable[[str], None] = lambda text: None
+    folder: Path, state: Path, workload: Workload, cloud: PlacingCloud, say: Callable[[str], None] = lambda text: None
 ) -> Registrar:
     """Return who takes devices in for a cloud, by the settings of a project."""
     settings = read_device_settings(folder)
@@ -31,7 +48,8 @@ def open_registrar(
         source = ReferenceTables(folder, workload.program)
     else:
         source = MadeReference(workload.read_reference())
-    return Registrar(cloud, gate, source, state, say, now_us=time.time_ns() // 1000)
+    heard_us = cloud.heard_us if isinstance(cloud, DurableCloud) else {}
+    return Registrar(cloud, gate, source, state, say, now_us=time.time_ns() // 1000, heard_us=heard_us)
 
 
 def tokens_in(folder: Path, pattern: str | None) -> TokenOf:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from catchment.feeds.cloud.choose_hosts import STRATEGIES
+from catchment.feeds.cloud.choose_hosts import STRATEGIES, expected_rates
 from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
@@ -41,14 +41,17 @@ def local_cloud(workload: Workload) -> Cloud:
 
 
 def explain_workload(workload: Workload) -> dict[str, Any]:
-    """Say how many messages each strategy takes, and where its views are computed."""
+    """Say how many messages each strategy takes, and where its views are computed.
+
+    Where there is no recording, feeds have the rates that are expected of devices that have reported none.
+    """
     graph = graph_of(workload)
+    rates = expected_rates(graph, workload.feed_rates)
     workload.retention.check(graph, workload.feed_rates)
     strategies = {}
     for name, choose in STRATEGIES.items():
-        hosts = choose(graph, workload.feed_rates, workload.costs)
-        hosts = workload.retention.fit(graph, hosts, workload.feed_rates)
-        traffic = predict(graph, hosts, workload.feed_rates)
+        hosts = workload.retention.fit(graph, choose(graph, rates, workload.costs), workload.feed_rates)
+        traffic = predict(graph, hosts, rates)
         strategies[name] = {
             "messages_up": sum(traffic.up.values()),
             "messages_down": sum(traffic.down.values()),
@@ -58,7 +61,7 @@ def explain_workload(workload: Workload) -> dict[str, Any]:
         }
     return {
         "data": workload.source,
-        "devices": len(workload.rates),
+        "devices": len(workload.rates) or len(graph.devices),
         "feeds": len(graph.feeds),
         "views": len(graph.views),
         "strategies": strategies,
@@ -129,7 +132,8 @@ class Feeds:
         """Return what each strategy would send per second and where it would compute views, before anything runs."""
         import pandas as pd
 
-        return pd.DataFrame(explain_workload(self._load())["strategies"]).T
+        workload = load_workload(self.folder, self._users, self._seed, needs_records=False)
+        return pd.DataFrame(explain_workload(workload)["strategies"]).T
 
     def run(self, *, seconds: int = 60, strategies: Sequence[str] = ("ours", "cloud")) -> FeedRuns:
         """Run the devices and a cloud for so many seconds of the devices' time, once per strategy.

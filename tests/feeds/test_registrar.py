@@ -34,7 +34,9 @@ from catchment.feeds.runs.local_run import LocalRun
 from catchment.feeds.runs.oracle import naive_notices
 from catchment.feeds.runs.reference_tables import MAX_REJECTED, ReferenceTables, RejectedRows
 from catchment.feeds.runs.registrar import QUARANTINE_FILE, Registrar, ask_to_retire
+from catchment.serve.feed_workload import load_workload
 from catchment.serve.feeds_cloud import tokens_in
+from catchment.serve.open_feeds import explain_workload
 from tests.worlds.feeds_world import DECLARED, NEARBY, SECOND, Walkers, identities
 
 HEADER = "user,friend,share,friend_share,radius"
@@ -145,6 +147,15 @@ def test_a_view_on_every_device_is_on_those_that_are_registered(tmp_path: Path) 
     world.join("2")
     world.run.run(iter(()), 4 * SECOND)
     assert {world.cloud.graph.origins(v) for v in world.views} == {frozenset({"1"}), frozenset({"2"})}
+
+
+def test_a_project_without_a_recording_is_explained_at_the_rates_that_are_expected(tmp_path: Path) -> None:
+    (tmp_path / "feeds.sql").write_text(DECLARED + NEARBY)
+    write_friends(tmp_path, "0,1,1.0,1.0,1500.0", "0,2,1.0,1.0,1500.0")
+    explained = explain_workload(load_workload(tmp_path, needs_records=False))
+    assert explained["devices"] == 3
+    assert explained["strategies"]["cloud"]["messages_up"] == 3 * PRIOR_PER_S
+    assert explained["strategies"]["ours"]["cost"] == 3 * PRIOR_PER_S
 
 
 # ---- who is admitted

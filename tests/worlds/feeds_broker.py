@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from getpass import getuser
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,6 +42,34 @@ def broker(folder: Path, websocket_port: int | None = None) -> Iterator[int]:
     finally:
         running.terminate()
         running.wait()
+
+
+class PersistentBroker:
+    """A broker that writes sessions and what waits in them to disk when it ends, and finds them when it starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.settings = folder / "mosquitto.conf"
+        (folder / "broker").mkdir()
+        lines = [
+            f"listener {self.port} 127.0.0.1",
+            "allow_anonymous true",
+            "max_queued_messages 0",
+            "persistence true",
+            f"persistence_location {folder / 'broker'}/",
+            f"user {getuser()}",  # else it changes to a user of its own, who may not write there
+        ]
+        self.settings.write_text("\n".join([*lines, ""]))
+        self.running: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        assert MOSQUITTO is not None
+        self.running = subprocess.Popen([MOSQUITTO, "-c", str(self.settings)], stderr=subprocess.DEVNULL)
+
+    def stop(self) -> None:
+        assert self.running is not None
+        self.running.terminate()
+        self.running.wait()
 
 
 def until(condition: Callable[[], bool], act: Callable[[], object] = lambda: None) -> None:

@@ -15,8 +15,8 @@ from catchment.feeds.language.view_graph import RejectJoined, ViewGraph, generat
 from catchment.feeds.protocol.messages import FeedEvent, Upward
 
 
-class FeedCloud(Protocol):
-    """A cloud of feeds as its drivers see it: in their own process, or on Spark."""
+class PlacingCloud(Protocol):
+    """A cloud of feeds as those see it who decide about its views."""
 
     @property
     def controller(self) -> FeedController: ...
@@ -35,15 +35,6 @@ class FeedCloud(Protocol):
     def deploy(self, hosts: Hosts) -> list[Deliver]:
         """Bring views to these hosts."""
 
-    def receive(self, device: str, message: Upward) -> Iterable[Deliver]:
-        """Take one message of a device, and answer it now or with a later `take`."""
-
-    def take(self) -> Iterable[Deliver]:
-        """Take what there is to send beside the answers."""
-
-    def drain(self) -> Iterable[Deliver]:
-        """Do as `take`, after everything received has been processed."""
-
     def review(self, period_s: float) -> list[Deliver]:
         """Book the last period, and redeploy when the present placement has lost too much."""
 
@@ -55,6 +46,19 @@ class FeedCloud(Protocol):
 
     def retire(self, device: str) -> list[Deliver]:
         """Forget a device that has left for good, and end the views that hold its data."""
+
+
+class FeedCloud(PlacingCloud, Protocol):
+    """A cloud of feeds as its drivers see it: in their own process, or on Spark."""
+
+    def receive(self, device: str, message: Upward) -> Iterable[Deliver]:
+        """Take one message of a device, and answer it now or with a later `take`."""
+
+    def take(self) -> Iterable[Deliver]:
+        """Take what there is to send beside the answers."""
+
+    def drain(self) -> Iterable[Deliver]:
+        """Do as `take`, after everything received has been processed."""
 
 
 class CloudControl:
@@ -95,14 +99,19 @@ class CloudControl:
 
     def review(self, period_s: float) -> list[Deliver]:
         """Book the last period, and redeploy when the present placement has lost too much."""
+        hosts = self.decide(period_s)
+        return [] if hosts is None else self.controller.deploy(hosts)
+
+    def decide(self, period_s: float) -> dict[str, str] | None:
+        """Book the last period; return the placement to deploy when the present one has lost too much."""
         rates = self.controller.rates
         for view, count in self._controlled.take_matched().items():
             rates[view] = count / period_s
         best = self.reoptimizer.observe(self.graph, self.controller.current_hosts(), rates, period_s)
         if best is None:
-            return []
+            return None
         self.redeployed += 1
-        return self.deploy(best)
+        return self._fit(self.graph, best)
 
     def update(self, newer: ViewGraph) -> list[Deliver]:
         """Follow a change of the reference data, or of the devices that are there."""

@@ -110,8 +110,7 @@ class FeedController:
         delta = self.graph.delta_to(newer)
         hosts = self._at_able_hosts(newer, hosts)
         check_hosts(newer, {**self.current_hosts(), **hosts})
-        self.locations.graph = newer
-        self.feeds_of = _feeds_by_device(newer)
+        self.show_graph(newer)
         for name in reversed(delta.removed):
             self.moves.remove(name)
         for view in delta.changed:
@@ -119,6 +118,11 @@ class FeedController:
         for view in delta.added:
             self.moves.open(view, None, hosts[view.name])
         return self._take()
+
+    def show_graph(self, newer: ViewGraph) -> None:
+        """Take another graph as the present one; which views move because of it is for `update` to say."""
+        self.locations.graph = newer
+        self.feeds_of = _feeds_by_device(newer)
 
     def forget(self, device: str) -> None:
         """Forget a device that has left for good; no view that holds its data is left."""

@@ -34,11 +34,11 @@ class InstructionQueue:
         self.pending: dict[int, PendingInstruction] = {}
         self.queued: dict[str, list[Instruction]] = {}
         self.sent = 0
-        self._next_token = 1  # 0 asks for no confirmation
+        self.next_token = 1  # 0 asks for no confirmation
 
     def new_token(self) -> int:
-        self._next_token += 1
-        return self._next_token - 1
+        self.next_token += 1
+        return self.next_token - 1
 
     def ask(self, device: str, message: Confirmable) -> None:
         """Tell a device something that it is to confirm."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
 
 
+@stored()
 @dataclass
 class Upload:
     """One feed of one device: the share asked for, the share confirmed, and raises still to be confirmed."""

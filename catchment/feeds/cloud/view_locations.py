@@ -16,8 +16,8 @@ class ViewLocations:
         self.graph = graph
         self.views: dict[str, PhysicalView] = {}
         self.hosts: dict[str, list[str]] = {}
-        self.readers: dict[str, set[str]] = {}  # feed or view -> the views that read it
-        self.installed: dict[str, set[str]] = {}  # host -> its views
+        self.readers: dict[str, dict[str, None]] = {}  # feed or view -> the views that read it, in a fixed order
+        self.installed: dict[str, dict[str, None]] = {}  # host -> its views
         self.retired: dict[str, list[str]] = {}  # view -> devices that have not yet confirmed its end
 
     def current_hosts(self) -> dict[str, str]:
@@ -50,8 +50,8 @@ class ViewLocations:
         if host not in hosts:
             hosts.append(host)
         for feed in view.inputs:
-            self.readers.setdefault(feed, set()).add(view.name)
-        self.installed.setdefault(host, set()).add(view.name)
+            self.readers.setdefault(feed, {})[view.name] = None
+        self.installed.setdefault(host, {})[view.name] = None
 
     def remove_host(self, view: str, host: str) -> None:
         """Remove a host of a view; a device has yet to confirm that."""
@@ -62,7 +62,7 @@ class ViewLocations:
         """Remove a view; return the hosts that it had."""
         hosts = self.hosts.pop(view)
         for feed in self.views.pop(view).inputs:
-            self.readers[feed].discard(view)
+            self.readers[feed].pop(view, None)
             if not self.readers[feed]:
                 del self.readers[feed]
         for host in hosts:
@@ -70,7 +70,7 @@ class ViewLocations:
         return hosts
 
     def _retire(self, view: str, host: str) -> None:
-        self.installed[host].discard(view)
+        self.installed[host].pop(view, None)
         retired = self.retired.setdefault(view, [])
         if host != CLOUD and host not in retired:
             retired.append(host)

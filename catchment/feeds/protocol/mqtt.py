@@ -19,6 +19,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
@@ -58,6 +59,7 @@ class MqttClient:
         self.listen = listen
         self.arrived = arrived
         self.connected = False
+        self.connections = 0  # how often the broker was reached
         self.subscribed = False  # before its first subscription a client's messages are kept by nobody
         self.wanted = False
         self.tried_s = float("-inf")
@@ -84,6 +86,7 @@ class MqttClient:
             raise FeedError(f"the broker refused a client: {reason}", where=self.config.address, hint=hint)
         client.subscribe(self.listen, qos=QOS)
         self.connected = True
+        self.connections += 1
 
     def _on_subscribe(self, client: paho.Client, data: object, *_: object) -> None:
         self.subscribed = True
@@ -278,7 +281,16 @@ class MqttCloud:
         self.poller.close()
 
 
-def reach_broker(cloud: MqttCloud, patience_s: float = PATIENCE_S) -> None:
+class BrokerClient(Protocol):
+    """The cloud's side of a broker, durable or not."""
+
+    config: MqttConfig
+    client: MqttClient
+
+    def poll(self, timeout_s: float = 0.0) -> None: ...
+
+
+def reach_broker(cloud: BrokerClient, patience_s: float = PATIENCE_S) -> None:
     """Wait until the cloud can be heard by devices."""
     deadline = time.monotonic() + patience_s
     while not cloud.client.subscribed:

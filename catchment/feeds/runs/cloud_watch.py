@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
-from catchment.feeds.cloud.cloud import FeedCloud
-from catchment.feeds.protocol.mqtt import MqttCloud
+from catchment.feeds.cloud.cloud import PlacingCloud
+from catchment.feeds.protocol.channel import ChannelReceiver, LinkTraffic
+from catchment.feeds.protocol.messages import Upward
 from catchment.feeds.runs.board import Board
 from catchment.feeds.runs.traffic import message_sizes
 from catchment.feeds.runs.workload import Workload
@@ -18,14 +19,27 @@ USAGE_EVERY = 5  # samples between two readings of processor time and memory
 Usage = Callable[[], Mapping[str, float | int]]  # processor time and memory of the process
 
 
+class WatchedLinks(Protocol):
+    """The links of a cloud as those see them who watch it."""
+
+    @property
+    def boot(self) -> int:
+        """The number of the first message to a device, about."""
+
+    @property
+    def receivers(self) -> Mapping[str, ChannelReceiver[Upward]]: ...
+
+    def traffic(self) -> Mapping[str, LinkTraffic]: ...
+
+
 class CloudWatch:
     """Samples a cloud once per second, writes a log line by line, and reports at the end."""
 
     def __init__(
         self,
         workload: Workload,
-        cloud: FeedCloud,
-        links: MqttCloud,
+        cloud: PlacingCloud,
+        links: WatchedLinks,
         strategy: str,
         *,
         usage: Usage,
@@ -38,6 +52,7 @@ class CloudWatch:
         self.log = log
         self.began_s = time.monotonic()
         self.hosts: dict[str, str] = {}
+        self.active: dict[str, int] = {}
         sizes = message_sizes(cloud.graph, workload, time.time_ns() // 1000, links.boot)
         self.board = Board(strategy, cloud.controller, links.traffic, workload.costs, sizes)
 
@@ -82,6 +97,10 @@ class CloudWatch:
         if hosts != self.hosts:
             self.hosts = hosts
             _write_line(log, ["hosts", now.at_us, hosts])
+        active = dict(controller.active_since_us)
+        if active != self.active:
+            self.active = active
+            _write_line(log, ["active", now.at_us, active])
 
 
 def _write_line(log: TextIO, fields: list[Any]) -> None:

@@ -19,6 +19,8 @@ from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.protocol.messages import Notice
 from catchment.feeds.protocol.mqtt import MqttCloud, MqttDevices, reach_broker
+from catchment.feeds.runs.durable_cloud import DurableCloud
+from catchment.feeds.runs.durable_links import DurableLinks
 from catchment.feeds.runs.local_run import TICK_US
 from catchment.feeds.runs.registrar import Registrar
 from catchment.timeline import Clock
@@ -75,6 +77,47 @@ def serve_cloud(
     _let_go(links)
 
 
+def serve_durable_cloud(
+    cloud: DurableCloud,
+    links: DurableLinks,
+    registrar: Registrar,
+    first: Iterable[Deliver],
+    goes_on: Callable[[], bool],
+    *,
+    each_second: Callable[[], None],
+    review_every_s: float | None = 5.0,
+) -> None:
+    """Answer devices until told to end; what the broker lacks of an earlier life is sent first.
+
+    A cloud that begins anew asks the devices in `first` for a hello; one that goes on tells devices nothing anew.
+    """
+    reach_broker(links)
+    if cloud.is_new:
+        cloud.ask_for_hellos(first)
+    second = Every(1.0)
+    review = Every(review_every_s or 1e9)
+    _exchange(cloud, links, registrar)
+    while goes_on():
+        links.poll(POLL_S)
+        _exchange(cloud, links, registrar)
+        if second.elapsed_s():
+            each_second()
+            registrar.follow(time.time_ns() // 1000)
+        if period_s := review.elapsed_s():
+            cloud.review(period_s)
+    _exchange(cloud, links, registrar)
+    _let_go(links)
+    _exchange(cloud, links, registrar)
+
+
+def _exchange(cloud: DurableCloud, links: DurableLinks, registrar: Registrar) -> None:
+    """Make what has arrived durable, hand over what follows, and only then acknowledge it."""
+    cloud.receive_all(links.take(), registrar, links.taken_before)
+    links.publish(cloud.outgoing)
+    cloud.outgoing = []
+    links.acknowledge()
+
+
 def receive_all(cloud: FeedCloud, links: MqttCloud, registrar: Registrar) -> None:
     """Hand over what has arrived of devices that are taken."""
     now_us = time.time_ns() // 1000
@@ -90,7 +133,7 @@ def send_all(links: MqttCloud, deliveries: Iterable[Deliver]) -> None:
         links.send_down(delivery.device, delivery.message)
 
 
-def _let_go(links: MqttCloud, patience_s: float = 2.0) -> None:
+def _let_go(links: MqttCloud | DurableLinks, patience_s: float = 2.0) -> None:
     """Give the broker time to take what was sent last."""
     deadline = time.monotonic() + patience_s
     while links.client.client.want_write() and time.monotonic() < deadline:

@@ -8,12 +8,12 @@ nothing but itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from catchment.errors import FeedError
 from catchment.feeds.cloud.admission import DeviceGate
-from catchment.feeds.cloud.cloud import FeedCloud
+from catchment.feeds.cloud.cloud import PlacingCloud
 from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.template import DEVICES, FeedProgram
@@ -33,12 +33,13 @@ class Registrar:
 
     def __init__(
         self,
-        cloud: FeedCloud,
+        cloud: PlacingCloud,
         gate: DeviceGate,
         source: ReferenceSource,
         folder: Path,
         say: Callable[[str], None] = lambda text: None,
         now_us: int = 0,
+        heard_us: Mapping[str, int] | None = None,
     ) -> None:
         self.cloud = cloud
         self.gate = gate
@@ -46,7 +47,7 @@ class Registrar:
         self.folder = folder
         self.say = say
         self.registered: set[str] = set(cloud.controller.registered)
-        self.heard_us: dict[str, int] = dict.fromkeys(self.registered, now_us)
+        self.heard_us: dict[str, int] = dict.fromkeys(self.registered, now_us) | dict(heard_us or {})
         self.refused: dict[str, int] = {}  # when strangers were refused: nothing else is sent to them
         self.asked: dict[str, int] = {}  # when strangers were asked for a hello
         self.data: ReferenceData | None = None
@@ -64,7 +65,11 @@ class Registrar:
     def refuse(self, device: str, message: Upward, now_us: int) -> list[Deliver] | None:
         """Return what a device is told whose message is not taken; None if the cloud takes the message."""
         if isinstance(message, Hello):
-            return self._register(device, message, now_us)
+            return self.refuse_hello(device, message, now_us)
+        return self.refuse_stranger(device, now_us)
+
+    def refuse_stranger(self, device: str, now_us: int) -> list[Deliver] | None:
+        """Return what a device is told that sends something and is not registered; None if it is."""
         if device in self.registered:
             self.heard_us[device] = now_us
             return None
@@ -73,7 +78,8 @@ class Registrar:
         _remember(self.asked, device, now_us)
         return [Deliver(device, Reset())]  # it remembers a cloud that is no more, or was retired
 
-    def _register(self, device: str, hello: Hello, now_us: int) -> list[Deliver] | None:
+    def refuse_hello(self, device: str, hello: Hello, now_us: int) -> list[Deliver] | None:
+        """Return what a device that says hello is told if it is refused; None if it is registered."""
         reason = self.gate.refusal(device, hello, self.registered)
         if reason is None:
             self.refused.pop(device, None)

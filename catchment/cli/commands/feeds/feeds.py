@@ -121,7 +121,8 @@ def explain(
     from catchment.serve.feed_workload import load_workload
     from catchment.serve.open_feeds import explain_workload
 
-    world = load_workload(project_folder(folder, project), users, seed, rate_unit, upload_cost, download_cost)
+    chosen = project_folder(folder, project)
+    world = load_workload(chosen, users, seed, rate_unit, upload_cost, download_cost, needs_records=False)
     emit(explain_workload(world), as_json, render_explained)
 
 

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,6 +37,9 @@ from catchment.cli.output import JsonFlag, emit, notes
 from catchment.cli.process_usage import usage
 from catchment.cli.project_folder import FolderWord, project_folder
 from catchment.errors import FeedError
+
+if TYPE_CHECKING:
+    from catchment.feeds.cloud.cloud import PlacingCloud
 
 _CLOUD_EPILOG = """Examples:
 
@@ -97,26 +101,42 @@ def cloud(
     """Run the cloud of a live deployment: place views, route feeds and compute the cloud's views.
 
     It starts from the program and the reference tables. Devices register themselves; [devices] in feeds.toml says which
-    are admitted. A view begins when all its devices are there.
+    are admitted. A view begins when all its devices are there. A cloud in this process keeps its state in a folder and
+    goes on from it, however it ended; one on Spark begins anew.
     """
     from catchment.feeds.cloud.retention import RetentionWatch
     from catchment.feeds.device.device import boot_number
     from catchment.feeds.protocol.mqtt import MqttCloud
     from catchment.feeds.runs.cloud_watch import CloudWatch
-    from catchment.feeds.runs.processes import serve_cloud
+    from catchment.feeds.runs.durable_links import DurableLinks
+    from catchment.feeds.runs.processes import serve_cloud, serve_durable_cloud
     from catchment.serve.feed_workload import load_workload
-    from catchment.serve.feeds_cloud import open_registrar
+    from catchment.serve.feeds_cloud import open_durable_cloud, open_registrar
+    from catchment.timeline import SystemClock
 
     if strategy is StrategyChoice.BOTH:
         raise FeedError("one cloud follows one strategy", hint="give --strategy ours or --strategy cloud")
     folder = project_folder(folder, project)
     broker = open_broker(folder, mqtt, mqtt_user, mqtt_password_file, mqtt_ca)
     world = load_workload(folder, users, seed, rate_unit, needs_records=False)
+    where = state_folder(folder, state)
     with ExitStack() as stack:
-        served = stack.enter_context(cloud_without_views(world, cloud, strategy.value))
-        registrar = open_registrar(folder, state_folder(folder, state), world, served, _say)
-        links = MqttCloud(broker, boot_number(time.time_ns() // 1000))
+        served: PlacingCloud
+        serve: Callable[..., None]
+        if cloud is CloudKind.LOCAL:
+            durable = open_durable_cloud(world, where, strategy.value, SystemClock())
+            stack.callback(durable.close)
+            served = durable
+            durable_links = DurableLinks(broker, durable.core)
+            links: MqttCloud | DurableLinks = durable_links
+            serve = partial(serve_durable_cloud, durable, durable_links)
+        else:
+            on_spark = stack.enter_context(cloud_without_views(world, strategy.value))
+            served = on_spark
+            links = MqttCloud(broker, boot_number(time.time_ns() // 1000))
+            serve = partial(serve_cloud, on_spark, links)
         stack.callback(links.close)
+        registrar = open_registrar(folder, where, world, served, _say)
         written = None if log is None else stack.enter_context(log.open("a", buffering=1, encoding="utf-8"))
         watch = CloudWatch(world, served, links, strategy.value, usage=usage, log=written)
         show = stack.enter_context(follow_runs(as_json))
@@ -140,7 +160,7 @@ def cloud(
             world.retention.check(registrar.declared, served.controller.rates)
         every = 5.0 if strategy is StrategyChoice.OURS else None
         goes_on = keep_running_until(seconds)
-        serve_cloud(served, links, registrar, first, goes_on, each_second=each_second, review_every_s=every)
+        serve(registrar, first, goes_on, each_second=each_second, review_every_s=every)
         answer = watch.report() | {"devices": len(registrar.registered), "devices_refused": registrar.gate.refused}
     emit(answer, as_json, _render_cloud)
 

@@ -101,27 +101,16 @@ def _absolute(path: str | None) -> str | None:
 
 
 @contextmanager
-def cloud_without_views(workload: Workload, kind: CloudKind, strategy: str) -> Iterator[FeedCloud]:
-    """Give a cloud that has no views yet: those of devices begin when they register."""
+def cloud_without_views(workload: Workload, strategy: str) -> Iterator[FeedCloud]:
+    """Give a cloud on Spark that has no views yet: those of devices begin when they register."""
     from catchment.feeds.cloud.choose_hosts import STRATEGIES
-    from catchment.feeds.cloud.cloud import Cloud
     from catchment.feeds.cloud.reoptimize import ReoptimizeRule
-    from catchment.feeds.cloud.router import Router
-    from catchment.feeds.device.spool import spool_for
-    from catchment.feeds.language.evaluate import compile_feeds
-    from catchment.feeds.language.view_graph import ViewGraph
+    from catchment.spark.feeds.cloud import spark_cloud
 
+    notes.print("starting Spark for the cloud ...")
     rule = ReoptimizeRule(workload.costs, strategy=STRATEGIES[strategy], retention=workload.retention)
-    if kind is CloudKind.LOCAL:
-        limits = workload.retention.cloud
-        router = Router(compile_feeds(workload.program), limits, spool_for(limits))
-        yield Cloud(ViewGraph(workload.program, {}, {}), router, workload.feed_rates, rule)
-    else:
-        from catchment.spark.feeds.cloud import spark_cloud
-
-        notes.print("starting Spark for the cloud ...")
-        with spark_cloud(workload.program, None, workload.feed_rates, rule) as cloud:
-            yield cloud
+    with spark_cloud(workload.program, None, workload.feed_rates, rule) as cloud:
+        yield cloud
 
 
 @contextmanager

@@ -1,0 +1,277 @@
+"""The cloud as a core that a host makes durable: what happened in, messages to publish out. Pure.
+
+Decisions are made outside and are events here: which devices are taken, which views there are, where they are computed.
+So replaying the journal gives the same state and the same messages, whatever a solver or a file would say today.
+
+Law: the messages to a device carry numbers that depend on the journal alone. A message that was published before a
+crash is published again under its number, if at all, and the device drops it. What the broker has not confirmed is in
+the outbox, which is part of the state; what it has confirmed is noted by `MessagesTaken` and never sent again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from catchment.feeds.cloud.cloud import Cloud
+from catchment.feeds.cloud.cloud_state import (
+    ControlState,
+    RouterState,
+    put_control,
+    put_router,
+    take_control,
+    take_router,
+    unpack_view,
+)
+from catchment.feeds.cloud.router import Deliver, Router
+from catchment.feeds.device.device import boot_number
+from catchment.feeds.language.view_graph import SourceFeed, ViewGraph
+from catchment.feeds.protocol.channel import (
+    CONTROL,
+    ChannelReceiver,
+    ChannelSender,
+    LinkTraffic,
+    WireCounter,
+    at_cloud,
+    traffic_class,
+)
+from catchment.feeds.protocol.codec import encode
+from catchment.feeds.protocol.messages import Downward, Refused, Reset, Upward
+from catchment.storage.codec import stored
+
+MAX_OUTBOX = 100_000  # messages that the broker has not confirmed; past it data is dropped, instructions are kept
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class MessageArrived:
+    """A registered device, or one that is admitted by it, sent these bytes."""
+
+    device: str
+    data: bytes
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class DeviceRefused:
+    """A device that said hello was refused."""
+
+    device: str
+    boot: int
+    reason: str
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class HelloAsked:
+    """A stranger that seems to remember another cloud was asked to say hello."""
+
+    device: str
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class DeviceRetired:
+    """A device has left for good; the views that hold its data have ended."""
+
+    device: str
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class ViewsChanged:
+    """Views came (or changed), and others went; those that came are computed at these hosts."""
+
+    feeds: list[tuple[str, str, str]]  # name, kind and device of those that came
+    gone_feeds: list[str]
+    views: list[bytes]
+    gone_views: list[str]
+    hosts: dict[str, str]
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class ViewsDeployed:
+    """Views are to be computed at these hosts."""
+
+    hosts: dict[str, str]
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class MessagesTaken:
+    """The broker has taken every message below this number."""
+
+    before: int
+
+
+CloudEvent = MessageArrived | DeviceRefused | HelloAsked | DeviceRetired | ViewsChanged | ViewsDeployed | MessagesTaken
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class SendDown:
+    """Hand these bytes to the broker, for a device; numbers grow by one from message to message."""
+
+    number: int
+    device: str
+    data: bytes
+
+
+@stored()
+@dataclass(frozen=True)
+class CloudCoreState:
+    """The state of a cloud between two entries."""
+
+    control: ControlState
+    router: RouterState
+    links: dict[str, tuple[int, int | None]]  # next number down, last number up
+    heard_us: dict[str, int]
+    outbox: list[SendDown]
+    next_number: int
+    dropped: int
+
+
+@dataclass
+class CloudLink:
+    """The cloud's side of one device's link."""
+
+    sends: ChannelSender
+    receives: ChannelReceiver[Upward] = field(default_factory=at_cloud)
+
+
+class CloudCore:
+    """A cloud, the links to its devices, and the messages that are on their way to the broker."""
+
+    def __init__(self, cloud: Cloud, router: Router) -> None:
+        self.cloud = cloud
+        self.router = router
+        self.links: dict[str, CloudLink] = {}
+        self.heard_us: dict[str, int] = {}
+        self.outbox: deque[SendDown] = deque()
+        self.next_number = 0
+        self.dropped = 0  # data that left the outbox at its bound; the device sees the gap
+
+    # ---- the core
+
+    def handle_all(self, events: Sequence[CloudEvent], now_us: int) -> list[SendDown]:
+        """Return the messages that follow from the events of one entry."""
+        published: list[SendDown] = []
+        for event in events:
+            published += self._handle(event, now_us)
+        return published
+
+    def _handle(self, event: CloudEvent, now_us: int) -> Iterable[SendDown]:
+        controller = self.cloud.controller
+        match event:
+            case MessageArrived(device, data):
+                return self._receive(device, data, now_us)
+            case MessagesTaken(before):
+                self._forget_taken(before)
+                return ()
+            case ViewsChanged():
+                return self._send(controller.update(self._newer_graph(event), event.hosts), now_us)
+            case ViewsDeployed(hosts):
+                return self._send(controller.deploy(hosts), now_us)
+            case DeviceRetired(device):
+                controller.forget(device)
+                self.links.pop(device, None)
+                self.heard_us.pop(device, None)
+                return ()
+            case DeviceRefused(device, boot, reason):
+                return self._send_to_stranger(device, Refused(boot, reason), now_us)
+            case HelloAsked(device):
+                return self._send_to_stranger(device, Reset(), now_us)
+
+    def _receive(self, device: str, data: bytes, now_us: int) -> list[SendDown]:
+        message = self._link(device, now_us).receives.accept(data)
+        if message is None:
+            return []
+        self.heard_us[device] = now_us
+        return self._send(self.cloud.receive(device, message), now_us)
+
+    def _newer_graph(self, change: ViewsChanged) -> ViewGraph:
+        graph = self.cloud.graph
+        feeds = {name: feed for name, feed in graph.feeds.items() if name not in change.gone_feeds}
+        feeds.update((name, SourceFeed(name, kind, device)) for name, kind, device in change.feeds)
+        gone = set(change.gone_views)
+        views = {name: view for name, view in graph.views.items() if name not in gone}
+        views.update((view.name, view) for view in map(unpack_view, change.views))
+        return ViewGraph(graph.program, feeds, views)
+
+    # ---- links
+
+    def _link(self, device: str, now_us: int) -> CloudLink:
+        if device not in self.links:
+            self.links[device] = CloudLink(ChannelSender(boot_number(now_us)))
+        return self.links[device]
+
+    def _send(self, deliveries: Iterable[Deliver], now_us: int) -> list[SendDown]:
+        published = []
+        for delivery in deliveries:
+            data = self._link(delivery.device, now_us).sends.wrap(delivery.message)
+            if len(self.outbox) >= MAX_OUTBOX and traffic_class(delivery.message) != CONTROL:
+                self.dropped += 1
+            else:
+                published.append(self._publish(delivery.device, data))
+        return published
+
+    def _send_to_stranger(self, device: str, message: Downward, now_us: int) -> list[SendDown]:
+        """Send to a device that has no link: its numbers grow with the seconds."""
+        return [self._publish(device, encode(boot_number(now_us), message))]
+
+    def _publish(self, device: str, data: bytes) -> SendDown:
+        made = SendDown(self.next_number, device, data)
+        self.next_number += 1
+        self.outbox.append(made)
+        return made
+
+    def _forget_taken(self, before: int) -> None:
+        while self.outbox and self.outbox[0].number < before:
+            self.outbox.popleft()
+
+    def traffic(self) -> dict[str, LinkTraffic]:
+        """Return what crossed each device's link since this process began."""
+        return {name: LinkTraffic(link.receives.received, link.sends.sent) for name, link in self.links.items()}
+
+    @property
+    def boot(self) -> int:
+        """The number of the next message to a device, about; 0 while there is none."""
+        return max((link.sends.next_number for link in self.links.values()), default=0)
+
+    @property
+    def receivers(self) -> dict[str, ChannelReceiver[Upward]]:
+        """What the cloud accepts of each device."""
+        return {name: link.receives for name, link in self.links.items()}
+
+    def reset_traffic(self) -> None:
+        """Count traffic from now on."""
+        for link in self.links.values():
+            link.sends.sent = WireCounter()
+            link.receives.received = WireCounter()
+
+    # ---- state
+
+    def snapshot(self) -> CloudCoreState:
+        return CloudCoreState(
+            take_control(self.cloud.controller),
+            take_router(self.router),
+            {name: (link.sends.next_number, link.receives.last_number) for name, link in self.links.items()},
+            dict(self.heard_us),
+            list(self.outbox),
+            self.next_number,
+            self.dropped,
+        )
+
+    def restore(self, state: CloudCoreState) -> None:
+        """Take a state; the core is new and has handled nothing."""
+        put_control(self.cloud.controller, state.control)
+        put_router(self.router, state.router)
+        for name, (next_down, last_up) in state.links.items():
+            self.links[name] = CloudLink(ChannelSender(next_down))
+            self.links[name].receives.last_number = last_up
+        self.heard_us.update(state.heard_us)
+        self.outbox.extend(state.outbox)
+        self.next_number = state.next_number
+        self.dropped = state.dropped

@@ -1,0 +1,214 @@
+"""A cloud whose state survives a kill at any time: every message is in a journal before anything follows from it.
+
+Messages of devices are journalled in batches, with one fsync each, then handled, then what follows is handed to the
+broker, and only then are they acknowledged there. So a message that was acknowledged is never lost, and one that comes
+again after a crash is dropped by its number. A restart goes on where the cloud was: devices are told nothing anew.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from catchment.errors import WireError
+from catchment.feeds.cloud.cloud import Cloud
+from catchment.feeds.cloud.cloud_state import pack_view
+from catchment.feeds.cloud.controller import FeedController
+from catchment.feeds.cloud.core import (
+    CloudCore,
+    CloudEvent,
+    DeviceRefused,
+    DeviceRetired,
+    HelloAsked,
+    MessageArrived,
+    MessagesTaken,
+    SendDown,
+    ViewsChanged,
+    ViewsDeployed,
+)
+from catchment.feeds.cloud.router import Deliver, Router
+from catchment.feeds.cloud.routes import Hosts
+from catchment.feeds.language.reference import ReferenceData
+from catchment.feeds.language.view_graph import RejectJoined, ViewGraph
+from catchment.feeds.protocol.codec import decode, encode
+from catchment.feeds.protocol.messages import Hello, Refused, Reset
+from catchment.feeds.runs.registrar import Registrar
+from catchment.storage.files import make_folder, write_durably
+from catchment.storage.host import Host
+from catchment.storage.journal import Journal, snapshot_path
+from catchment.storage.lock import lock_folder
+from catchment.timeline import Clock
+
+MIN_JOURNAL_BYTES = 4 * 2**20  # a snapshot is written when the journal is larger, and twice the last snapshot
+PROGRAM_FILE = "program.sql"
+_HELLO = re.compile(rb'\s*\[\s*[0-9]+\s*,\s*"h"')
+
+Arrived = tuple[str, bytes]  # a device and what it sent
+
+
+class _CloudHost(Host[CloudEvent, SendDown]):
+    """A host whose snapshots cost no more than what was journalled since the last one."""
+
+    def _is_snapshot_due(self) -> bool:
+        last = snapshot_path(self.journal.folder, self.journal.base)
+        last_bytes = last.stat().st_size if last.exists() else 0
+        return self.journal.size_bytes > max(MIN_JOURNAL_BYTES, 2 * last_bytes)
+
+
+class DurableCloud:
+    """A cloud in this process with its state in a folder."""
+
+    def __init__(self, cloud: Cloud, router: Router, folder: Path, clock: Clock) -> None:
+        self.cloud = cloud
+        self.clock = clock
+        make_folder(folder)
+        lock_folder(folder, self)
+        self.is_new = _forget_other_program(folder, cloud.graph.program.text)
+        self.core = CloudCore(cloud, router)
+        self.outgoing: list[SendDown] = []  # to be handed to the broker
+        self.host = _CloudHost(self.core, Journal(folder / "journal"), self._enact, clock)
+        self.host.recover()
+        self.core.reset_traffic()
+        self.outgoing = list(self.core.outbox)
+
+    def close(self) -> None:
+        """Write the state down, so that the next start replays nothing."""
+        self.host.checkpoint()
+        self.host.journal.close()
+
+    def _enact(self, number: int, actions: Sequence[SendDown]) -> int:
+        self.outgoing += actions
+        return len(actions)
+
+    def _submit(self, cause: str, *events: CloudEvent) -> None:
+        self.host.submit(cause, events)
+
+    # ---- messages
+
+    def receive_all(self, arrived: Iterable[Arrived], registrar: Registrar, taken_before: int) -> None:
+        """Take messages of devices; when this returns they are durable and may be acknowledged."""
+        now_us = self.clock.now_us()
+        events: list[CloudEvent] = []
+        for device, data in arrived:
+            events += self._admit(device, data, registrar, now_us)
+        if self.core.outbox and self.core.outbox[0].number < taken_before:
+            events.append(MessagesTaken(taken_before))
+        if events:
+            self._submit("messages", *events)
+
+    def _admit(self, device: str, data: bytes, registrar: Registrar, now_us: int) -> list[CloudEvent]:
+        """Return what a message is to the core; a secret in it does not get into the journal."""
+        hello = _read_hello(data)
+        if hello is None:
+            told = registrar.refuse_stranger(device, now_us)
+            return [MessageArrived(device, data)] if told is None else _events_of(told)
+        number, message = hello
+        told = registrar.refuse_hello(device, message, now_us)
+        if told is not None:
+            return _events_of(told)
+        known = Hello(message.boot, functions=message.functions, version=message.version)
+        return [MessageArrived(device, encode(number, known))]
+
+    # ---- decisions
+
+    def review(self, period_s: float) -> list[Deliver]:
+        """Book the last period, and redeploy when the present placement has lost too much."""
+        hosts = self.cloud.decide(period_s)
+        if hosts is not None:
+            self._submit("placement", ViewsDeployed(hosts))
+        return []
+
+    def deploy(self, hosts: Hosts) -> list[Deliver]:
+        """Bring views to these hosts."""
+        self._submit("placement", ViewsDeployed(dict(hosts)))
+        return []
+
+    def update(self, newer: ViewGraph) -> list[Deliver]:
+        """Follow a change of the reference data, or of the devices that are there."""
+        self._submit("views", self._change_to(newer))
+        return []
+
+    def _change_to(self, newer: ViewGraph) -> ViewsChanged:
+        old = self.cloud.graph
+        delta = old.delta_to(newer)
+        return ViewsChanged(
+            feeds=[(f.name, f.kind, f.device) for f in newer.feeds.values() if f.name not in old.feeds],
+            gone_feeds=[name for name in old.feeds if name not in newer.feeds],
+            views=[pack_view(view) for view in (*delta.added, *delta.changed)],
+            gone_views=list(delta.removed),
+            hosts=self.cloud.hosts_for_added(newer),
+        )
+
+    def retire(self, device: str) -> list[Deliver]:
+        """Forget a device that has left for good, and end the views that hold its data."""
+        others = {name for name in self.cloud.graph.devices if name != device}
+        left = self.cloud.graph.restricted_to(others)
+        self._submit("devices", self._change_to(left), DeviceRetired(device))
+        return []
+
+    def ask_for_hellos(self, told: Iterable[Deliver]) -> None:
+        """Ask devices that may remember an earlier cloud to say hello."""
+        events = _events_of(told)
+        if events:
+            self._submit("devices", *events)
+
+    def views_of(self, data: ReferenceData, reject: RejectJoined | None = None) -> ViewGraph:
+        """Generate the views that the program has over other reference data; with `reject`, without wrong rows."""
+        return self.cloud.views_of(data, reject)
+
+    # ---- what others look at
+
+    @property
+    def controller(self) -> FeedController:
+        return self.cloud.controller
+
+    @property
+    def graph(self) -> ViewGraph:
+        return self.cloud.graph
+
+    @property
+    def redeployed(self) -> int:
+        return self.cloud.redeployed
+
+    @property
+    def forgotten(self) -> int:
+        return self.cloud.forgotten
+
+    @property
+    def heard_us(self) -> Mapping[str, int]:
+        """When each registered device was last heard."""
+        return self.core.heard_us
+
+
+def _forget_other_program(folder: Path, text: str) -> bool:
+    """Remove the state of another program: nothing in it holds any more; return whether the cloud begins anew."""
+    path = folder / PROGRAM_FILE
+    known = path.read_text(encoding="utf-8") if path.exists() else None
+    if known == text:
+        return False
+    shutil.rmtree(folder / "journal", ignore_errors=True)
+    write_durably(path, text.encode())
+    return True
+
+
+def _read_hello(data: bytes) -> tuple[int, Hello] | None:
+    """Return a hello and its number; None for every other message, and for what is none."""
+    if not _HELLO.match(data):
+        return None
+    try:
+        number, message = decode(data)
+    except WireError:
+        return None
+    return (number, message) if isinstance(message, Hello) else None
+
+
+def _events_of(told: Iterable[Deliver]) -> list[CloudEvent]:
+    events: list[CloudEvent] = []
+    for delivery in told:
+        if isinstance(delivery.message, Refused):
+            events.append(DeviceRefused(delivery.device, delivery.message.boot, delivery.message.reason))
+        elif isinstance(delivery.message, Reset):
+            events.append(HelloAsked(delivery.device))
+    return events
