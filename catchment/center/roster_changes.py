@@ -98,6 +98,21 @@ class RosterChanges:
             case SiteHealed():
                 self._heal(event)
 
+    def has_completed(self, site: str, until_us: int) -> bool:
+        """Return whether everything of a site before an instant is in, for every query: late, past and shed too."""
+        parts = [part for part in self._parts() if site in part.sources.roster.present]
+        return bool(parts) and all(self._has_passed(part, site, until_us) for part in parts)
+
+    def _has_passed(self, part: _Part, site: str, until_us: int) -> bool:
+        past = part.running.site_marks(self.frontiers).backfilling
+        outstanding = part.running.windows.outstanding.batches.items()
+        is_owed = any(
+            name == site and not batch.gave_up and any(start_us < until_us for start_us in batch.lacking)
+            for (name, _), batch in outstanding
+        )
+        reads_past = any(name == site for name, _, _ in past)
+        return not is_owed and not reads_past and self._passed_us(part, site) >= until_us
+
     def _join(self, event: SiteJoined) -> None:
         """Let a site count from a boundary on."""
         parts = self._parts(event.queries)

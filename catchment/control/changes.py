@@ -55,10 +55,12 @@ def add_site(folder: Path, name: str, from_us: int | None = None) -> Answer:
     return sites.add_site(folder, name, from_us)
 
 
-def retire_site(folder: Path, name: str, from_us: int | None = None) -> Answer:
-    """Let a site count no more from a window on."""
+def retire_site(folder: Path, name: str, from_us: int | None = None, after_us: int | None = None) -> Answer:
+    """Let a site count no more from a window on, or when it has completed every window before an instant."""
     from catchment.deploy import sites
 
+    if after_us is not None:
+        return sites.retire_site_after(folder, name, after_us)
     return sites.retire_site(folder, name, from_us)
 
 

@@ -3,19 +3,29 @@
 An order is checked first: the project with the changed sites is planned in memory, and the record of what is deployed
 is written only if that is right. The center finds the order at its next tick and decides the boundary: the event time
 from which on the order holds, as stated or behind all that it has heard (`catchment.center.roster_changes`).
+
+A site may also be retired later, when it has completed every window before an instant. The center looks at every tick
+whether that is so, and then gives the order itself; so no window before the instant lacks anything of the site. One
+that never comes that far goes on to count, until it is retired without waiting.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from catchment.center.core import CenterCore
+from catchment.center.roster_changes import RosterChanges
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.heal import refuse_light
+from catchment.deploy.leaving_sites import note_leaving, read_leaving
 from catchment.deploy.role_files import read_status
 from catchment.deploy.store import DeploymentStore
-from catchment.errors import ConfigError
+from catchment.deploy.watcher import DeploymentWatcher
+from catchment.errors import CatchmentError, ConfigError
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.project.config import PROJECT_FILE, Project
 from catchment.project.option_kinds import site_name
@@ -26,6 +36,8 @@ from catchment.query.catalog import load_catalog
 from catchment.storage.files import write_durably
 
 Answer = Mapping[str, Any]
+
+_log = logging.getLogger(__name__)
 
 
 def add_site(folder: Path, name: str, from_us: int | None = None) -> Answer:
@@ -38,16 +50,55 @@ def add_site(folder: Path, name: str, from_us: int | None = None) -> Answer:
         lines = f'\n[sites.{name}]\n\n[[links]]\nfrom = "{name}"\nto = "{declared.center}"\n'
         write_durably(path, before.rstrip() + b"\n" + lines.encode())
     try:
-        return _order(folder, name, "added", lambda orders: orders.add(name, from_us))
+        answer = _order(folder, name, "added", lambda orders: orders.add(name, from_us))
     except Exception:
         write_durably(path, before)
         raise
+    note_leaving(declared.state_folder, name, None)
+    return answer
 
 
 def retire_site(folder: Path, name: str, until_us: int | None = None) -> Answer:
     """Let a site count no more; what was merged of it stays."""
     _check_counts(folder, name)
     return _order(folder, name, "retired", lambda orders: orders.retire(name, until_us))
+
+
+def retire_site_after(folder: Path, name: str, after_us: int) -> Answer:
+    """Let a site count no more when it has completed every window before an instant; the center gives the order."""
+    _check_counts(folder, name)
+    project = Project.load(folder)
+    _refuse_relayed(project, name)
+    declared = load_catalog(project)
+    deployed = Deployment.plan(declared, DeploymentStore(project.state_folder).read()).deployed
+    Deployment.plan(declared, deployed.with_orders(deployed.orders.retire(name, after_us)))  # is it possible?
+    note_leaving(project.state_folder, name, after_us)
+    return {"version": deployed.version, "site": name, "retired": False, "after_us": after_us}
+
+
+@dataclass
+class LeavingSites:
+    """Retires the sites of a running center that have come far enough."""
+
+    watcher: DeploymentWatcher
+
+    def step(self, core: CenterCore) -> None:
+        """Give the orders that are due."""
+        project = self.watcher.deployment.project
+        rosters = RosterChanges(core.queries, core.frontiers, core.sites)
+        for site, after_us in read_leaving(project.state_folder).items():
+            if site not in self.watcher.deployment.sites:
+                note_leaving(project.state_folder, site, None)
+            elif rosters.has_completed(site, after_us):
+                self._retire(site, after_us)
+
+    def _retire(self, site: str, after_us: int) -> None:
+        project = self.watcher.deployment.project
+        try:
+            retire_site(project.folder, site, after_us)
+        except CatchmentError as error:  # what was possible when it was ordered no longer is
+            _log.warning("site %s goes on to count: %s", site, error)
+        note_leaving(project.state_folder, site, None)
 
 
 def replace_site(folder: Path, name: str, from_us: int | None = None) -> Answer:
@@ -83,6 +134,8 @@ def _describe(name: str, deployment: Deployment, told: Mapping[str, Any]) -> dic
 def _state_of(name: str, deployment: Deployment) -> str:
     if name in deployment.deployed.orders.retired:
         return "retired"
+    if name in read_leaving(deployment.project.state_folder):
+        return "leaving"
     if name not in deployment.project.sites:
         return "removed"
     if name == deployment.project.center:

@@ -22,8 +22,10 @@ from hypothesis import strategies as st
 from catchment.center.events import EXACT, FINAL, ON_TIME, Publish, SiteJoined, SiteReplaced, SiteRetired
 from catchment.center.query import CenterQuery
 from catchment.center.roster import Roster, Stay
+from catchment.center.roster_changes import RosterChanges
 from catchment.errors import WireError
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, ManualClock, WindowSpec
+from catchment.wire.messages import Repaired, Shed
 from tests.worlds.tiers import examples
 from tests.worlds.world import Center, Record, Site, deliver_some, make_fragment
 
@@ -202,6 +204,60 @@ def test_every_window_holds_what_counts_of_every_site_once_and_names_the_rest(wi
         stays = {name: region.stays(name) for name in lives}
         region.finish()
         check(region, stays, {name: lives[name][-len(known) :] if known else [] for name, known in stays.items()})
+
+
+@settings(max_examples=examples(4))
+@given(
+    window=st.sampled_from([WindowSpec.tumbling(10), WindowSpec(12, 5), WindowSpec(30, 10, 3)]),
+    seed=st.integers(0, 10**6),
+)
+def test_a_site_that_is_retired_when_it_has_come_so_far_is_missing_in_no_window_before(
+    window: WindowSpec, seed: int
+) -> None:
+    chance = random.Random(seed)
+    after = chance.randrange(25)
+    with tempfile.TemporaryDirectory() as folder:
+        region = Region(Path(folder), window, ["a", "b"])
+        lives = {name: list(known) for name, known in region.lives.items()}
+        now = 0
+        for _ in range(15):
+            now += chance.randrange(6)
+            for name in ("a", "b"):
+                if chance.random() < 0.6:
+                    region.bear(name, [max(0, now - chance.choice([0, 0, 1, 2, 25])) for _ in range(3)])
+                if chance.random() < 0.6:
+                    region.deliver(name, chance)
+            region.clock.advance(chance.randrange(15))
+            region.center.consume()
+            region.center.tick()
+            core = region.center.core
+            rosters = RosterChanges(core.queries, core.frontiers, core.sites)
+            if "a" in region.present and rosters.has_completed("a", after):
+                region.retire("a", after, crash=chance.random() < 0.3)
+        stays = {name: region.stays(name) for name in lives}
+        is_retired = "a" not in region.present
+        region.finish()
+        check(region, stays, {name: lives[name][-len(known) :] if known else [] for name, known in stays.items()})
+        assert not is_retired or not [
+            published
+            for published in region.newest().values()
+            if published.window.end_us <= after and "a" in published.missing_sites
+        ]
+
+
+def test_a_site_has_not_completed_windows_while_something_that_it_shed_is_to_come(tmp_path: Path) -> None:
+    region = two_sites(tmp_path)
+    core = region.center.core
+    rosters = RosterChanges(core.queries, core.frontiers, core.sites)
+    assert rosters.has_completed("a", 30)
+    assert not rosters.has_completed("a", 70)
+    assert not rosters.has_completed("nobody", 0)
+    outstanding = core.queries["q"].windows.outstanding
+    outstanding.add_shed("a", Shed("q", 3, 0.5, ((20, 4),)))
+    assert not rosters.has_completed("a", 30)
+    assert rosters.has_completed("a", 20)
+    outstanding.settle_repaired("a", Repaired("q", 3))
+    assert rosters.has_completed("a", 30)
 
 
 def test_a_site_that_is_replaced_twice_counts_no_record_twice(tmp_path: Path) -> None:

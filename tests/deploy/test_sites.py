@@ -13,11 +13,13 @@ from catchment.center.core import CenterCore
 from catchment.center.deployed_changes import query_changes, roster_changes
 from catchment.center.events import RosterChange, SiteJoined, SiteReplaced, SiteRetired
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.leaving_sites import read_leaving
 from catchment.deploy.role_files import refuse_redefined_views
-from catchment.deploy.sites import add_site, list_sites, replace_site, retire_site
+from catchment.deploy.sites import LeavingSites, add_site, list_sites, replace_site, retire_site, retire_site_after
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import ConfigError, QueryError
 from catchment.progress.admission import Admission
+from catchment.progress.frontier import Frontier
 from catchment.project.config import PROJECT_FILE, Project
 from tests.worlds.projects import write_project
 
@@ -54,6 +56,12 @@ class Operated:
         self.core.handle_all(list(query_changes(self.core, queries, self.deployment.deployed.begun_after)), 0)
         return changes
 
+    def state_progress(self, site: str, mark_us: int) -> None:
+        """Let a site say how far it has come with all it does."""
+        frontier = self.core.frontiers.setdefault(site, Frontier())
+        for fragment in self.deployment.deployed.sharing.fragments:
+            frontier.marks[fragment] = mark_us
+
     def restart(self) -> None:
         self.watcher = DeploymentWatcher(Deployment.load(self.folder))
         self.watcher.begin()
@@ -81,6 +89,39 @@ def test_a_site_is_added_retired_and_replaced_while_everything_runs(tmp_path: Pa
     assert world.follow() == [SiteJoined(("pages", "slow"), "a")]
     states = {site["site"]: site["state"] for site in list_sites(tmp_path)["sites"]}
     assert states == {"a": "counts", "b": "counts", "c": "counts", "center": "center"}
+
+
+def test_a_site_is_retired_by_the_center_when_it_has_completed_every_window_before_an_instant(tmp_path: Path) -> None:
+    world = Operated(tmp_path)
+    leaving = LeavingSites(world.watcher)
+    retire_site_after(tmp_path, "a", 60_000_000)
+    assert {site["site"]: site["state"] for site in list_sites(tmp_path)["sites"]}["a"] == "leaving"
+    leaving.step(world.core)
+    assert world.follow() == [], "it has not come that far"
+    world.state_progress("a", 59_000_000)
+    leaving.step(world.core)
+    assert world.follow() == []
+    world.state_progress("a", 61_000_000)
+    leaving.step(world.core)
+    assert world.follow() == [SiteRetired(("pages", "slow"), "a", 60_000_000)]
+    assert world.sites() == {("b",)}
+    leaving.step(world.core)
+    assert read_leaving(tmp_path / "state") == {}
+    add_site(tmp_path, "a")
+    assert world.follow() == [SiteJoined(("pages", "slow"), "a")]
+    retire_site_after(tmp_path, "a", 90_000_000)
+    add_site(tmp_path, "a")
+    assert read_leaving(tmp_path / "state") == {}, "the order was taken back"
+
+
+def test_an_order_to_retire_later_that_cannot_be_carried_out_is_refused_at_once(tmp_path: Path) -> None:
+    Operated(tmp_path)
+    with pytest.raises(ConfigError, match="no stream that a view reads is born at 'nowhere'"):
+        retire_site_after(tmp_path, "nowhere", 1)
+    retire_site(tmp_path, "a")
+    with pytest.raises(QueryError, match="every site of stream 'hits' is retired"):
+        retire_site_after(tmp_path, "b", 1)
+    assert read_leaving(tmp_path / "state") == {}
 
 
 def test_the_same_is_done_by_changing_the_project_and_starting_again(tmp_path: Path) -> None:

@@ -63,11 +63,23 @@ def retire(
     project: ProjectOption = Path(),
     center: CenterOption = None,
     start: From = None,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            help="Retire it when it has completed every window before this event time, such as '2026-01-31 06:00' "
+            "(UTC); it counts until then."
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Let a site count no more from a window on; what was merged of it stays, and no window waits for it."""
+    if start is not None and after is not None:
+        raise ConfigError("--from and --after are given", hint="--from retires it now, --after when it has come so far")
     said = f"{name} is retired; windows that it had not completed name it and are never called exact"
-    emit(ask("sites retire", project, center, name=name, from_us=_read_instant(start)), as_json, lambda _: said)
+    if after is not None:
+        said = f"{name} is retired by the center when it has completed every window before {after}"
+    instants = {"from_us": _read_instant(start)} if after is None else {"after_us": _read_instant(after)}
+    emit(ask("sites retire", project, center, name=name, **instants), as_json, lambda _: said)
 
 
 @sites_app.command(epilog="Example: catchment sites replace eu -p my-project")

@@ -27,6 +27,7 @@ from catchment.deploy.housekeeping import SiteHousekeeping
 from catchment.deploy.rebalance import Rebalancer
 from catchment.deploy.relays import Relays
 from catchment.deploy.role_files import open_state_folder, refuse_changed_streams, refuse_redefined_views, write_status
+from catchment.deploy.sites import LeavingSites
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import EngineError
 from catchment.light.in_process import LightSites
@@ -84,6 +85,7 @@ class Runner:
         self.light = LightSites(self.project, self.clock)
         self.watcher = DeploymentWatcher(self.deployment)
         self.rebalancer = Rebalancer(self.watcher)
+        self.leaving_sites = LeavingSites(self.watcher)
         self._traces = self._open_traces()
         functions = self.deployment.catalog.functions.summary
         self.connections = Connections(
@@ -295,6 +297,7 @@ class Runner:
             if found is not None:
                 self.on_reached(found)
             self.rebalancer.step(self._center.pipeline.core, self.clock.now_us())
+            self.leaving_sites.step(self._center.pipeline.core)
         if self.watcher.sites_may_follow():
             self._follow_sites()
         self._end_former_lives()
