@@ -12,12 +12,14 @@ from catchment.feeds.device.device import Device, DeviceConfig
 from catchment.feeds.device.device_log import DeviceLog, Entry
 from catchment.feeds.device.durable_device import DurableDevice
 from catchment.feeds.device.fleet import DeviceRecord
+from catchment.feeds.device.limits import HostLimits
 from catchment.feeds.device.send_queue import SendLimits
 from catchment.feeds.protocol.bus import Bus
 from catchment.feeds.protocol.channel import ChannelReceiver
 from catchment.feeds.protocol.messages import DOWNWARD, Notice
 
 SEND_LIMITS = SendLimits(send_per_s=1e9, max_in_flight=7)
+HOST_LIMITS = HostLimits(memory_events=10, disk_bytes=10**8)  # most events are on disk
 
 
 class KilledError(BaseException):
@@ -74,7 +76,8 @@ class DurableFleet:
 
     def _begin(self, name: str, now_us: int) -> DurableDevice:
         log = MortalLog(self.folder / name, self.rng, self.kill_share)
-        return DurableDevice(log, DeviceConfig(name, report_every_us=2_000_000), now_us, limits=SEND_LIMITS)
+        config = DeviceConfig(name, report_every_us=2_000_000, limits=HOST_LIMITS)
+        return DurableDevice(log, config, now_us, limits=SEND_LIMITS)
 
     @property
     def devices(self) -> dict[str, Device]:

@@ -33,6 +33,7 @@ from catchment.feeds.device.device import (
 from catchment.feeds.device.device_log import DeviceLog, Entry
 from catchment.feeds.device.remembered import remember, restore
 from catchment.feeds.device.send_queue import SendLimits, SendQueue
+from catchment.feeds.device.spool import spool_for
 from catchment.feeds.language.functions import BUILT_IN, Functions
 from catchment.feeds.protocol.codec import from_plain, to_plain
 from catchment.feeds.protocol.messages import (
@@ -89,7 +90,7 @@ class DurableDevice:
         self.received_number: int | None = None  # of the last message of the cloud
         snapshot = log.found[0] if log.found else None
         boot = boot_number(now_us) if snapshot is None else snapshot["device"]["boot"]
-        self.core = Device(replace(config, boot=boot), functions)
+        self.core = Device(replace(config, boot=boot), functions, spool_for(config.limits, log.path.parent))
         if snapshot is None:
             log.rewrite(self._snapshot())
         else:

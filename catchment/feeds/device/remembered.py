@@ -7,7 +7,7 @@ from typing import Any
 
 from catchment.errors import FeedError
 from catchment.feeds.device.device import Device, Received
-from catchment.feeds.device.publisher import Publisher, RecentlySeen
+from catchment.feeds.device.publisher import RecentlySeen
 from catchment.feeds.protocol.codec import from_plain, to_plain
 from catchment.feeds.protocol.messages import (
     FeedEvent,
@@ -30,7 +30,7 @@ def remember(device: Device) -> dict[str, Any]:
         "newest_us": device.newest_us,
         "told": to_plain(Instructions(tuple(_told(device)))),
         "numbers": device.numbers,
-        "events": [] if publisher is None else [to_plain(event) for event in _events(publisher)],
+        "events": [] if publisher is None else [to_plain(event) for event in publisher.host.retained.all_events()],
         "periods": [] if publisher is None else _seen_out(publisher.periods),
         "notified": _seen_out(device.notified),
     }
@@ -51,7 +51,7 @@ def restore(device: Device, state: dict[str, Any]) -> None:
         for plain in state["events"]:
             event = from_plain(plain)
             assert isinstance(event, FeedEvent)
-            device.publisher.host.retained.add(event)
+            device.publisher.host.retained.put_back(event)
 
 
 def _told(device: Device) -> Iterator[Instruction]:
@@ -64,11 +64,6 @@ def _told(device: Device) -> Iterator[Instruction]:
     for installed in device.publisher.host.installed.values():
         yield Install(installed.view)
     yield from device.marks
-
-
-def _events(publisher: Publisher) -> Iterator[FeedEvent]:
-    for buffer in publisher.host.retained.feeds.values():
-        yield from buffer.events
 
 
 def _seen_out(seen: RecentlySeen) -> list[Any]:

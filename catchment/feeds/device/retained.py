@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -92,6 +93,17 @@ class RetainedEvents:
         if buffer.spooled and low_us <= buffer.spooled_until_us:
             found = self._spool.between(feed, low_us, high_us) + found
         return found
+
+    def all_events(self) -> Iterator[FeedEvent]:
+        """Yield every event that is kept, in memory and on disk."""
+        for feed in self.feeds:
+            yield from self.between(feed, START_OF_TIME_US, -START_OF_TIME_US)
+
+    def put_back(self, event: FeedEvent) -> None:
+        """Add an event that was kept before a restart; what does not fit in memory goes to the disk again."""
+        self.add(event)
+        while self.memory_is_full:
+            self.make_room_in_memory()
 
     def newest_us(self, feed: str) -> int | None:
         """Return the newest event time seen of a feed."""
