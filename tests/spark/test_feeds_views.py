@@ -12,7 +12,7 @@ from catchment.feeds.language.functions import FeedFunction, with_functions
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.view_graph import generate_views
-from tests.worlds.feeds_world import DECLARED, LAYERED, random_friends
+from tests.worlds.feeds_world import DECLARED, LAYERED, NEARBY, random_friends
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,3 +94,19 @@ def test_a_wrong_reference_row_is_refused_on_spark(spark: SparkSession, row: tup
     tables = frames(spark, {"friends": [row], "circles": []})
     with pytest.raises(FeedError, match=message):
         spark_views(spark, PROGRAM, tables, devices)
+
+
+@pytest.mark.spark
+def test_wrong_reference_rows_are_left_out_on_spark_as_they_are_by_the_pure_form(spark: SparkSession) -> None:
+    from catchment.spark.feeds.views import view_graph_on
+
+    program = read_program(DECLARED + NEARBY)
+    good = [(1, 2, 0.5, 0.5, 1.0), (2, 3, 1.0, 0.25, 1.0)]
+    bad = [(1, 1, 0.5, 0.5, 1.0), (1, 3, 7.0, 0.5, 1.0), (None, 2, 0.5, 0.5, 1.0)]
+    data = ReferenceData({"friends": [*good, *bad]}, devices=(1, 2))  # device 3 may come later
+    told: list[str] = []
+    ours = view_graph_on(spark, program, data, lambda error, rows: told.append(error.message))
+    pure = generate_views(program, data, lambda error, rows: None)
+    assert dict(ours.views) == dict(pure.views)
+    assert len(pure.views) == 2
+    assert ["self edge" in told[0], "share" in told[1]] == [True, True]

@@ -52,6 +52,7 @@ class RejectedRows:
         ]
         if self.more:
             rows.append({"more": self.more})
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 

@@ -53,7 +53,6 @@ class Registrar:
         self.data: ReferenceData | None = None
         self.declared: ViewGraph | None = None  # the views of all devices that the reference data names
         self._active: frozenset[str] | None = None  # the devices that the cloud has the views of
-        folder.mkdir(parents=True, exist_ok=True)
 
     def restart(self) -> list[Deliver]:
         """Begin a new life: devices that may remember an earlier one are told to forget it."""
