@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from catchment.errors import ConfigError
-from catchment.keys.seals import SiteSealCheck, SiteSealer
 from catchment.keys.tls import TlsFiles, find_expiry_us
 from catchment.keys.tokens import LoopbackTokens, TokenCheck, TokenFile, read_token
 from catchment.progress.window_observer import WindowObserver
@@ -124,6 +123,8 @@ class Connections:
         return [self._line(way) for way in self.ways.from_end(site)[1:]]
 
     def _line(self, way: Way) -> Line:
+        from catchment.keys.seals import SiteSealCheck, SiteSealer  # large, and a light site forwards nothing
+
         site, first = way[:2]
         files = self._files(site)
         tls = _tls(files)
@@ -144,6 +145,8 @@ class Connections:
 
         def make_hop(to: str) -> Hop:
             return Hop(partial(self._open_hop, site, to), self._shape(self.project.link(site, to)))
+
+        from catchment.keys.seals import SiteSealCheck, SiteSealer
 
         tls = _tls(files)
         sealer = SiteSealer(tls, None if files.uses_tls else self._loopback.token_of(site))

@@ -66,11 +66,9 @@ def _read_pem(path: Path) -> bytes:
     except OSError as error:
         hint = "copy the folder of the site's keys to this machine; `catchment keys issue SITE` makes it"
         raise ConfigError(f"cannot read the certificate: {error.strerror}", where=str(path), hint=hint) from error
-    from cryptography import x509  # large, and not needed where links are not encrypted
-
-    try:
-        x509.load_pem_x509_certificates(data)
-    except ValueError as error:
+    try:  # not by cryptography, which is large: whoever only sends need not load it
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=data.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
         raise ConfigError("this is not a certificate in PEM form", where=str(path)) from error
     return data
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from catchment.errors import EngineError, WireError
 from catchment.wire.messages import Records
 
-CHUNK_BYTES = 4 << 20  # of lines that are packed at once; longer only where one line is
+CHUNK_BYTES = 1 << 20  # of lines that are packed at once; longer only where one line is
 MAX_LINE_BYTES = 32 << 20
 ZSTD_LEVEL = 3
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

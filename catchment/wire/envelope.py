@@ -12,14 +12,16 @@ import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from catchment.errors import CatchmentError, WireError
-from catchment.keys.seals import Seal, SealCheck, Sealer
 from catchment.project.ways import Way
 from catchment.wire.grpc_server import CONNECT, MAX_ENVELOPE_BYTES, SEGMENT
 from catchment.wire.grpc_uplink import read_answer, to_greeting
 from catchment.wire.uplink import Greeting, Introduction, LinkError, RefusedError
+
+if TYPE_CHECKING:  # it loads cryptography, which senders of a light site do not need
+    from catchment.keys.seals import Seal, SealCheck, Sealer
 
 _REQUEST = "catchment: a request over forwarders"
 _ANSWER = "catchment: an answer over forwarders"

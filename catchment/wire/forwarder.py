@@ -16,10 +16,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from catchment.errors import CatchmentError, WireError
-from catchment.keys.seals import SealCheck, Sealer
 from catchment.project.ways import Way
 from catchment.timeline import SystemClock
 from catchment.wire.envelope import Envelope, seal_answer
@@ -29,6 +28,9 @@ from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.refusals import Refusals
 from catchment.wire.shaper import Shaper
 from catchment.wire.uplink import Greeting, Introduction, LinkError, RefusedError
+
+if TYPE_CHECKING:  # it loads cryptography, which senders of a light site do not need
+    from catchment.keys.seals import SealCheck, Sealer
 
 MAX_FORWARDED = 8  # calls under way; fewer than a server has workers, so that others are answered meanwhile
 MAX_FORWARDED_BYTES = 128 * 2**20

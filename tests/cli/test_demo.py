@@ -146,6 +146,15 @@ def test_nothing_passes_a_link_that_is_cut_and_other_links_are_not_disturbed() -
     assert ours.send(b"") == 7
 
 
+def test_a_light_site_of_the_demo_is_counted_by_the_records_that_it_sent(tmp_path: Path) -> None:
+    lay_out(tmp_path / "demo", light=True)
+    project = Project.load(tmp_path / "demo")
+    assert [site for site in project.sites if project.is_light(site)] == ["asia"]
+    status = {"sites": {"us": {"bytes_sent": 5}, "asia": {"bytes_sent": 7}}, "sources": {"asia": {"sent_bytes": 90}}}
+    stage = Stage(project, Outside(tmp_path, {}), CutLinks(), lambda event: None, status=status)
+    assert stage.bytes_sent == 95
+
+
 # ---- the screen
 
 

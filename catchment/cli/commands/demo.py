@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from catchment.cli.demo.play import Play
 
 
+LIGHT_SITE = "asia"  # of the option --light; the links and the load of the others are disturbed
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(epilog="Examples: catchment demo   |   catchment demo --page 8080")(demo)
@@ -38,12 +41,16 @@ def demo(
         int | None,
         typer.Option("--page", help="Serve the dashboard meanwhile, at this port of this machine; 0 takes a free one."),
     ] = None,
+    light: Annotated[
+        bool,
+        typer.Option("--light", help="Let one site be a light site: it sends its records, and the center evaluates."),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Watch a real web log at three sites: late records, a cut link, an overload, a new view, and exact answers."""
     from catchment.cli.demo.play import Play
 
-    lay_out(folder)
+    lay_out(folder, light=light)
     notes.print(
         "A web log of ten hours arrives at three sites in a minute or two. Spark starts first.",
         highlight=False,
@@ -74,8 +81,11 @@ def _watch(play: Play) -> Callable[[Callable[[], None]], Any]:
     return watching
 
 
-def lay_out(folder: Path) -> None:
-    """Copy a fresh demo into a folder; refuse a folder that holds something else, or a demo that is running."""
+def lay_out(folder: Path, *, light: bool = False) -> None:
+    """Copy a fresh demo into a folder; refuse a folder that holds something else, or a demo that is running.
+
+    With `light`, one of its sites does not compute.
+    """
     from catchment.cli.demo.outside import ARRIVING
 
     with resources.as_file(resources.files("catchment") / "demo_project") as shipped:
@@ -87,6 +97,10 @@ def lay_out(folder: Path) -> None:
         for old in ("state", ARRIVING):
             shutil.rmtree(folder / old, ignore_errors=True)
         shutil.copytree(shipped, folder, dirs_exist_ok=True)
+    if light:
+        settings = folder / PROJECT_FILE
+        header = f"[sites.{LIGHT_SITE}]\n"
+        settings.write_text(settings.read_text().replace(header, f"{header}compute = false\n"))
 
 
 def answer(play: Play, folder: Path) -> dict[str, Any]:

@@ -48,6 +48,8 @@ def first_answers(stage: Stage) -> Scene:
     """Let records arrive until the first window is published."""
     start_s = stage.next_window_s
     stage.say("records arrive at us, eu and asia; each site sends only partial aggregates")
+    for site in filter(stage.project.is_light, stage.project.sites):
+        stage.say(f"{site} is a light site: it sends its records, compressed, and the center evaluates them")
     if (yield from stage.feed_until(lambda: stage.is_whole(start_s), "the first answer")):
         requests = stage.requests(start_s)
         stage.say(f"first answer: {clock(start_s)} had {requests:,} requests, exact: every site has passed its end")

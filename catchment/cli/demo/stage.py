@@ -65,7 +65,11 @@ class Stage:
 
     @property
     def bytes_sent(self) -> int:
-        return sum(site["bytes_sent"] for site in self.status.get("sites", {}).values())
+        """The bytes that went over links: partials of sites, and the records of a light one."""
+        sources = self.status.get("sources", {})
+        sites = self.status.get("sites", {})
+        partials = sum(int(site["bytes_sent"]) for name, site in sites.items() if name not in sources)
+        return partials + sum(int(source["sent_bytes"]) for source in sources.values())
 
     def requests(self, start_s: int) -> int:
         """Return how many requests a window has by its newest answer."""
