@@ -251,6 +251,23 @@ def test_a_query_that_begins_in_the_past_stays_with_its_fragment_when_another_on
     assert later.starts == deployed.starts
 
 
+def test_a_fragment_that_is_being_left_may_be_wanted_again_under_another_name() -> None:
+    pages, wider, users = make_queries(
+        select("page, count(*) AS n", "page"),
+        select("page, country, count(*) AS n", "page, country"),
+        select("user, sum(bytes) AS bytes", "user"),
+    )
+    sizes = {pages.demand: 1.0, wider.demand: 100.0, users.demand: 10.0}
+    first = deploy_first([pages], Strength.FULL, size)
+    (left,) = first.sharing.fragments
+    target = replace(share([wider, pages], Strength.MAX, size).drop(wider.name), strength=Strength.FULL)
+    moved = first.move(target).with_ends({left: 0})
+    assert moved.leaving == {left: 0}
+    again = moved.add(users, "", lambda demand: sizes.get(demand, 1_000.0))
+    (other,) = {again.derivation(pages.name).fragment} - {left}
+    assert again.sharing.fragments[other] == again.sharing.fragments[left] == pages.demand
+
+
 def test_what_is_left_by_a_move_is_bounded_then_ends(tmp_path: Path) -> None:
     queries = make_queries(select("page, sum(bytes) AS b", "page"), select("page, count(*) AS n", "page"))
     town = Town(tmp_path, 3, "batching", steps=12)
