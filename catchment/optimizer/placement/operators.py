@@ -178,8 +178,9 @@ class _Merging:
         return self.made
 
     def _merge(self, parts: list[_Part], at: str) -> _Part:
+        parts = sorted(parts, key=lambda part: part.label)  # whichever way they come, it is the same merge
         sites = tuple(s for p in parts for s in p.sites)
-        label = f"({' + '.join(sorted(p.label for p in parts))})"
+        label = f"({' + '.join(p.label for p in parts)})"
         flat = not self.made and len(sites) == len(self.demand.source.sites)
         name = merge_name(self.fragment) if flat else f"{merge_name(self.fragment)} {label}"
         name, site = (f"{name} at {at}", at) if self.as_run else (name, None)
