@@ -1,4 +1,4 @@
-"""The same project on one machine and on a Spark standalone cluster: equal answers, and the executors did the work."""
+"""A project on a Spark standalone cluster: the answers are those of the oracle, and the executors did the work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 
 from benchmarks.scale.spark_cluster import SparkCluster
 from catchment import cli
-from catchment.center.results.read import read_results
 from tests.worlds.answers import check_answers
 from tests.worlds.projects import as_lines, make_records, write_project
 
@@ -48,16 +47,8 @@ def run_once(folder: Path, *before: str) -> None:
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
 
 
-def read_numbers(folder: Path) -> list[dict[str, Any]]:
-    keep = ["window_start", "page", "n", "bytes", "low", "high"]
-    return sorted(read_results(folder / "state", "numbers").select(keep).to_pylist(), key=str)
-
-
-def test_a_cluster_gives_the_answers_of_one_machine(tmp_path: Path) -> None:
+def test_a_cluster_answers_as_one_machine_does(tmp_path: Path) -> None:
     records = {site: make_records(400, seed) for seed, site in enumerate(SITES)}
-    alone = make_project(tmp_path / "alone", records, "local[2]")
-    run_once(alone)
-    check_answers(alone / "state", [record for mine in records.values() for record in mine])
     with SparkCluster(tmp_path / "cluster", workers=2) as cluster:
         spread = make_project(tmp_path / "spread", records, cluster.master)
         run_once(spread)
@@ -68,6 +59,5 @@ def test_a_cluster_gives_the_answers_of_one_machine(tmp_path: Path) -> None:
         submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
         run_once(submitted, submit, "--master", cluster.master, "--conf", "spark.executor.memory=512m")
         assert len(list(cluster.folder.glob("work-0/app-*"))) == 2, "the second run was on the cluster too"
-    check_answers(spread / "state", [record for mine in records.values() for record in mine])
-    assert read_numbers(spread) == read_numbers(alone)
-    assert read_numbers(submitted) == read_numbers(alone)
+    for folder in (spread, submitted):
+        check_answers(folder / "state", [record for mine in records.values() for record in mine])
