@@ -25,6 +25,7 @@ from catchment.deploy.contracts import (
 )
 from catchment.deploy.fragment_plan import FragmentPlan, Watch
 from catchment.deploy.landed import as_arrived, as_landed
+from catchment.deploy.planned_views import planned
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import ConfigError, QueryError
 from catchment.functions.installed import functions_in
@@ -80,13 +81,15 @@ class Deployment:
                 hint="add queries/NAME.sql with CREATE MATERIALIZED VIEW ... AS SELECT ...",
             )
         names = {view: view if known is None else known.query_name(view) for view in catalog.views}
-        plans = tuple(plan_view(view, catalog).renamed(names[name]) for name, view in catalog.views.items())
+        views = [planned(view, catalog, names[name]) for name, view in catalog.views.items()]
+        plans = tuple(view.plan for view in views)
         for plan in plans:
             check_plan(plan, catalog)
         for sink in catalog.sinks.values():
             if not isinstance(declared.find(sink.view), View):
                 catalog.view(sink.view, sink.where)
-        return cls(catalog.project, catalog, plans, _share(catalog, plans, known), declared)
+        queries = [query for view in views for query in view.queries]
+        return cls(catalog.project, catalog, plans, _share(catalog, queries, known), declared)
 
     def streams_at(self, site: str) -> tuple[Stream, ...]:
         """Return the streams that are born at a site and read by some view, as they are read by what evaluates them."""
@@ -301,8 +304,7 @@ class Deployment:
         return find_source_key(plan, stream.source)
 
 
-def _share(catalog: Catalog, plans: tuple[QueryPlan, ...], known: Deployed | None) -> Deployed:
-    queries = [q for p in plans for q in queries_of_plan(p, catalog)]
+def _share(catalog: Catalog, queries: Sequence[SharedQuery], known: Deployed | None) -> Deployed:
     strength = Strength(catalog.project.defaults.sharing)
     declared = load_statistics(catalog.project, catalog)
     if known is None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,13 @@ from catchment.storage.files import make_folder, read_record, write_record
 
 FILE = DEPLOYMENT_FILE
 CENTER_FILE = "deployment-center.json"  # the version that the center has reached
+MAX_DECODED = 4  # records that are remembered as they were decoded
+
+
+@lru_cache(maxsize=MAX_DECODED)  # every process of a simulated deployment reads the same record at each start
+def _decode(document: bytes) -> Deployed:
+    deployed: Deployed = decode(document)
+    return deployed
 
 
 class DeploymentStore:
@@ -40,8 +48,7 @@ class DeploymentStore:
         document = self.read_document()
         if document is None:
             return None
-        deployed: Deployed = decode(document)
-        return deployed
+        return _decode(document)
 
     def read_document(self) -> bytes | None:
         """Return what is deployed as it is encoded; None before the first run."""

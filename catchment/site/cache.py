@@ -6,7 +6,7 @@ sketch that is absorbed a hundred times and sent once is merged once, many at a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -103,6 +103,7 @@ class PartialCache:
     fragment: Fragment
     index: KeyIndex
     log: StateLog
+    _sizes: tuple[pa.Table, int, pa.Table, int] | None = field(default=None, metadata={"stored": False})
 
     @classmethod
     def empty(cls, fragment: Fragment) -> PartialCache:
@@ -115,14 +116,25 @@ class PartialCache:
 
     @property
     def nbytes(self) -> int:
-        return int(self.index.table.nbytes + self.log.table.nbytes)
+        keys_bytes, states_bytes = self._measure()
+        return keys_bytes + states_bytes
 
     @property
     def row_bytes(self) -> float:
         """The Arrow bytes of one update, keys and states."""
-        keys = self.index.table.nbytes / max(self.index.rows, 1)
-        states = self.log.table.nbytes / max(self.log.rows, 1)
+        keys_bytes, states_bytes = self._measure()
+        keys = keys_bytes / max(self.index.rows, 1)
+        states = states_bytes / max(self.log.rows, 1)
         return float(max(keys + states - _SLOT_BYTES, 1.0))
+
+    def _measure(self) -> tuple[int, int]:
+        """Return the Arrow bytes of keys and of states; they are asked for far more often than they change."""
+        known = self._sizes
+        keys, states = self.index.table, self.log.table
+        if known is None or known[0] is not keys or known[2] is not states:
+            known = keys, int(keys.nbytes), states, int(states.nbytes)
+            self._sizes = known
+        return known[1], known[3]
 
     def conform(self, partials: pa.Table) -> pa.Table:
         """Return the partials with exactly the fragment's columns and types."""

@@ -222,7 +222,8 @@ class SiteCore:
         """Return what leaves now. Marks come last: they are true only after everything before them."""
         updates: list[Updates] = []
         for fragment in self._fragments.values():
-            updates += fragment.release(self._clock_of(fragment), self._link_of(fragment), now_us)
+            if not fragment.is_idle:
+                updates += fragment.release(self._clock_of(fragment), self._link_of(fragment), now_us)
         updates += self._relieve()
         marks: list[MarkFact] = []
         standings: list[SentMessage] = []
@@ -290,7 +291,7 @@ class SiteCore:
 
     @property
     def nbytes(self) -> int:
-        return sum(f.cache.nbytes for f in self._fragments.values())
+        return sum(f.cache.nbytes for f in self._fragments.values() if not f.is_idle)
 
     @property
     def full(self) -> bool:

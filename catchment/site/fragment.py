@@ -136,6 +136,11 @@ class SiteFragment:
         return self.gate.slot_table.size
 
     @property
+    def is_idle(self) -> bool:
+        """Whether it holds nothing: no keys, and no slice that waits to be sent or reported."""
+        return not self.gate.open_slices and not self.rows
+
+    @property
     def pending_rows(self) -> int:
         """How many partials wait to be sent."""
         return self.gate.slot_table.pending_rows

@@ -70,6 +70,10 @@ class PlannedDeployment(Deployment):
             self.versions[deployed.version] = self.of(super().at(deployed), self.versions)
         return self.versions[deployed.version]
 
+    def read_again(self, deployed: Deployed) -> Deployment:
+        """Return the same as `at`: what a project declares changes only when the whole deployment is reloaded."""
+        return self.at(deployed)
+
 
 @dataclass
 class Role:

@@ -8,6 +8,7 @@ where, what was found and what is possible there.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from sqlglot.tokenizer_core import Token
@@ -31,6 +32,7 @@ FORMS = (
     "CREATE MATERIALIZED VIEW name [WITH (...)] AS SELECT ..., CREATE SINK name FROM view WITH (...), "
     "DROP MATERIALIZED VIEW name, EXPLAIN [ANALYZE] name"
 )
+MAX_TEXTS = 1_000  # whose statements are remembered
 SELECT_FORM = (
     "SELECT expressions FROM stream [JOIN stream or table ON ...] [WHERE ...] "
     "[GROUP BY window(event_time, 'size'), keys [HAVING ...]]"
@@ -45,6 +47,7 @@ def parse_file(path: Path) -> tuple[Statement, ...]:
         raise QueryError("this file is not UTF-8 text", where=str(path)) from cause
 
 
+@lru_cache(maxsize=MAX_TEXTS)  # statements are never changed, and the same texts are read again and again
 def parse_sql(text: str, file: str = "<sql>") -> tuple[Statement, ...]:
     """Return the statements of a text; `file` is the name that errors give it."""
     return tuple(_statement(cursor) for cursor in read_statements(SqlText(text, file)))

@@ -1,0 +1,61 @@
+"""Views are planned once per process as long as they and what they read stay the same.
+
+A plan follows from its view, from the streams, tables and functions that are declared, and from the center; so does
+what sharing sees of it. A process that follows what is deployed meets the same views again at every version, and a
+command at every start of a simulated deployment. A view that reads another view is planned every time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from catchment.optimizer.sharing.demand import SharedQuery, queries_of_plan
+from catchment.query.catalog import Catalog
+from catchment.query.plan import QueryPlan
+from catchment.query.planning.build import plan_view
+from catchment.query.sql.statements import View
+
+MAX_PLANS = 1_000  # that are remembered; beyond, the one that was made first is forgotten
+
+
+@dataclass(frozen=True)
+class PlannedView:
+    """A view as it was planned, under the name of its query, and as sharing sees it."""
+
+    view: View
+    catalog: Catalog
+    plan: QueryPlan
+    queries: tuple[SharedQuery, ...]
+
+    @classmethod
+    def make(cls, view: View, catalog: Catalog, name: str) -> PlannedView:
+        """Plan a view."""
+        plan = plan_view(view, catalog).renamed(name)
+        return cls(view, catalog, plan, queries_of_plan(plan, catalog))
+
+    def holds_for(self, view: View, catalog: Catalog) -> bool:
+        """Return whether planning the view by a catalog would give the same."""
+        known = self.catalog
+        return (
+            (self.view.where, self.view) == (view.where, view)
+            and (known.streams, known.tables, known.functions) == (catalog.streams, catalog.tables, catalog.functions)
+            and (known.project.center, known.star) == (catalog.project.center, catalog.star)
+            and known.project.defaults == catalog.project.defaults
+            and not any(name in catalog.views for name in view.reads)
+        )
+
+
+_known: dict[tuple[str, str], PlannedView] = {}  # by the names of the query and of its view
+
+
+def planned(view: View, catalog: Catalog, name: str) -> PlannedView:
+    """Return a view as it is planned, under the name of its query."""
+    key = name, view.name
+    found = _known.get(key)
+    if found is None or not found.holds_for(view, catalog):
+        found = PlannedView.make(view, catalog, name)
+        _known.pop(key, None)
+        while len(_known) >= MAX_PLANS:
+            _known.pop(next(iter(_known)), None)
+        _known[key] = found
+    return found
