@@ -17,6 +17,8 @@ from catchment.deploy.submit import drop, submit
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.share import share
 from catchment.query.plan import QueryPlan
+from catchment.query.sql.parse import parse_sql
+from catchment.query.sql.statements import View
 from catchment.query.view_start import ViewStart
 from catchment.testing.assembled import AssembledCheck
 from catchment.testing.checks import ViewCheck
@@ -189,7 +191,7 @@ class DeploymentSimulation:
 
     def _drop(self) -> None:
         every = self.world.current().plans
-        read = {plan.lower for plan in every}
+        read = {plan.lower for plan in every} | self._read_by_submissions()
         plans = [plan for plan in every if plan.view not in read]
         if len(every) < 2 or not plans:
             return
@@ -199,6 +201,11 @@ class DeploymentSimulation:
         self._dropped.append(plan)
         self.world.note(RareState.QUERY_DROPPED)
         self.world.say(f"{plan.name} is dropped")
+
+    def _read_by_submissions(self) -> set[str]:
+        """Return what views read that are yet to be submitted: without it they would be refused."""
+        statements = [statement for text in self._submissions for statement in parse_sql(text)]
+        return {name for statement in statements if isinstance(statement, View) for name in statement.reads}
 
     def _move(self) -> None:
         """Move queries, as the center does: from the deployment that it follows, or not at all."""

@@ -15,7 +15,7 @@ from catchment.center.events import EXACT, FINAL, ON_TIME, Expired, Publish, Que
 from catchment.center.query import CenterQuery
 from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.query_windows import QueryWindows
-from catchment.center.windows.renewed import renew_windows
+from catchment.center.windows.renewed import FORMER_STANDS, renew_windows
 from catchment.optimizer.sharing.derive import Derivation
 from catchment.progress.events import Landed, PartialsDeferred, Ticked
 from catchment.query.fragment import SLICE_COLUMN
@@ -227,3 +227,17 @@ def test_what_comes_in_one_batch_with_what_a_final_answer_has_is_counted_as_not_
     query.send("a", 3)
     assert not query.expired
     assert query.windows.state.unmerged_of_sites == {"a": 1}
+
+
+def test_a_former_answer_that_stands_because_nothing_came_again_in_time_says_so_and_names_what_it_lacks() -> None:
+    query = RenewedQuery()
+    query.windows.outstanding.add_shed("a", Shed(QUERY.fragment.name, 0, 0.5, ((0, 2),)))
+    query.send("a", 2)
+    query.pass_end("a")
+    assert query.published[-1].missing_sites == ("b",)
+    query.renew()
+    query.now_us += 2 * QUERY.repair_horizon_us
+    query.pass_end("b", mark_us=2 * QUERY.repair_horizon_us)
+    assert not query.windows.state.closed
+    last = query.published[-1]
+    assert (last.status, last.reason, last.missing_sites) == (ON_TIME, FORMER_STANDS, ("a", "b"))

@@ -23,7 +23,7 @@ from catchment.center.windows.open import OpenSlices
 from catchment.center.windows.outstanding import Outstanding
 from catchment.center.windows.overflow import OverflowedWindows
 from catchment.center.windows.publish import WindowPublisher
-from catchment.center.windows.renewed import RenewedWindows
+from catchment.center.windows.renewed import FORMER_STANDS, RenewedWindows
 from catchment.center.windows.state import WindowsState
 from catchment.errors import AggregateError
 from catchment.query.fragment import SLICE_COLUMN
@@ -255,8 +255,7 @@ class LateRepair:
         self._closer.assess(window, known, marks)
         former = self._renewed.keeps_former(start_us, known)
         if former is not None:
-            why = "its former answer stands: not everything could be computed again"
-            return self._publisher.publish_status(window, former, why, now_us)
+            return self._publisher.publish_status(window, former, FORMER_STANDS, now_us)
         rows = self._open.combine([late.partials])
         told = f"computed again: {late.records} records in {rows.num_rows} rows; {reason}"
         return self._publisher.publish(window, known, told, rows, now_us)

@@ -25,7 +25,7 @@ from catchment.center.windows.open import OpenSlices
 from catchment.center.windows.outstanding import Outstanding
 from catchment.center.windows.overflow import OverflowedWindows
 from catchment.center.windows.publish import WindowPublisher
-from catchment.center.windows.renewed import RenewedWindows
+from catchment.center.windows.renewed import FORMER_STANDS, RenewedWindows
 from catchment.center.windows.skipped import SkippedRecords
 from catchment.center.windows.state import WindowsState
 from catchment.errors import AggregateError
@@ -173,14 +173,17 @@ class WindowCloser:
         for start_us in self._ended_by(state.final_us):
             if start_us in state.late:
                 continue  # its repair is due first
+            owed = self._outstanding.lacks_records(start_us)
             if self._renewed.is_pending(start_us):
                 self.assess(self.query.window_at(start_us), state.closed[start_us], marks)
-                self._renewed.keeps_former(start_us, state.closed[start_us])
+                former = self._renewed.keeps_former(start_us, state.closed[start_us])
+                if former is not None:
+                    owed = former.owed  # what is awaited now is of the answer that it does not take
+                    yield self._publisher.publish_status(self.query.window_at(start_us), former, FORMER_STANDS, now_us)
             self._renewed.forget(start_us)
             known = state.closed.pop(start_us)
             self._closed.discard(start_us)
             self._lacking.discard(start_us)
-            owed = self._outstanding.lacks_records(start_us)
             self._outstanding.forget(start_us)
             self._skipped.forget(start_us)
             self._overflowed.forget(start_us)

@@ -22,6 +22,7 @@ from catchment.center.windows.recent import EarlyWindow
 from catchment.center.windows.state import FormerWindow, WindowsState
 from catchment.timeline import START_OF_TIME_US
 
+FORMER_STANDS = "its former answer stands: not everything could be computed again"  # the reason of a revision
 MAX_KEPT = 10_000  # final windows whose former answers stand; beyond, what comes again is registered as too late
 
 
