@@ -1,13 +1,13 @@
 """Views are planned once per process as long as they and what they read stay the same.
 
-A plan follows from its view, from the streams, tables and functions that are declared, and from the center; so does
-what sharing sees of it. A process that follows what is deployed meets the same views again at every version, and a
-command at every start of a simulated deployment. A view that reads another view is planned every time.
+A plan follows from its view and from all that is declared but other views and sinks; so does what sharing sees of it.
+A process that follows what is deployed meets the same views again at every version, and a simulated deployment at every
+start of a process. A view that reads another view is planned every time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from catchment.optimizer.sharing.demand import SharedQuery, queries_of_plan
 from catchment.query.catalog import Catalog
@@ -35,14 +35,14 @@ class PlannedView:
 
     def holds_for(self, view: View, catalog: Catalog) -> bool:
         """Return whether planning the view by a catalog would give the same."""
-        known = self.catalog
-        return (
-            (self.view.where, self.view) == (view.where, view)
-            and (known.streams, known.tables, known.functions) == (catalog.streams, catalog.tables, catalog.functions)
-            and (known.project.center, known.star) == (catalog.project.center, catalog.star)
-            and known.project.defaults == catalog.project.defaults
-            and not any(name in catalog.views for name in view.reads)
-        )
+        is_same_view = (self.view.where, self.view) == (view.where, view)
+        reads_views = any(isinstance(catalog.find(name), View) for name in view.reads)
+        return is_same_view and not reads_views and self._declares_same(catalog)
+
+    def _declares_same(self, catalog: Catalog) -> bool:
+        """Return whether a catalog is the same, but for other views and for sinks."""
+        views, sinks = self.catalog.views, self.catalog.sinks
+        return catalog is self.catalog or replace(catalog, views=views, sinks=sinks) == self.catalog
 
 
 _known: dict[tuple[str, str], PlannedView] = {}  # by the names of the query and of its view
