@@ -46,7 +46,7 @@ def record_in(page: BrowserPage, lat: float, lon: float) -> list[object]:
         f"(() => {{ const form = document.getElementById('record'); form.lat.value = {lat}; form.lon.value = {lon};"
         " form.requestSubmit(); })()"
     )
-    return [1, lat, lon, 0]
+    return [1, lat, lon, None]
 
 
 def notices_in(page: BrowserPage) -> list[Identity]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from catchment.feeds.cloud.routes import CLOUD
 from catchment.feeds.protocol.mqtt_config import MqttConfig
-from tests.worlds.feeds_broker import broker, needs_broker, until
+from tests.worlds.feeds_broker import PersistentBroker, broker, needs_broker, until
 from tests.worlds.feeds_javascript import needs_node, node_device
 from tests.worlds.feeds_live import DeviceProgram, LiveCloud, expected_notices, friends_graph, python_device
 from tests.worlds.waiting import free_port
@@ -59,6 +59,46 @@ def test_a_device_that_is_killed_loses_doubles_and_invents_nothing(tmp_path: Pat
             cloud.links.close()
     given = [n for device in devices for n in device.notices]
     assert len(given) > 20
+    assert sorted(given) == sorted(expected_notices(graph, devices))
+
+
+@needs_node
+@needs_broker
+def test_a_broker_that_restarts_costs_no_notice_and_doubles_none(tmp_path: Path) -> None:
+    """Devices record on while the broker is away, and one of them is killed; the broker keeps its sessions."""
+    rng = random.Random(7)
+    graph = friends_graph([(0, 1, 1.0, 1.0, 1200.0), (1, 0, 1.0, 0.5, 1200.0)])
+    web_port = free_port()
+    server = PersistentBroker(tmp_path)
+    with server.settings.open("a") as settings:
+        settings.write(f"listener {web_port} 127.0.0.1\nprotocol websockets\n")
+    server.start()
+    cloud = LiveCloud(graph, MqttConfig(port=server.port, app="test"))
+    devices = [python_device("0", server.port, tmp_path), node_device("1", server.port, web_port, tmp_path)]
+    try:
+        until(lambda: len(cloud.cloud.controller.registered) == 2, cloud.serve)
+        until(lambda: all(d.began for d in devices), lambda: take_all(devices))
+        cloud.deploy(dict.fromkeys(graph.views, "1"))
+        for phase in ("there", "away", "back"):
+            if phase == "away":
+                server.stop()
+                until(lambda: not cloud.links.client.connected, cloud.serve)
+            for _ in range(6):
+                for device in devices:
+                    device.record(place(rng, device.name))
+                    device.take()
+            if phase == "away":
+                devices[0].kill()
+                until(lambda: devices[0].began, lambda: take_all(devices))
+                server.start()
+            if phase != "away":
+                wait_for(cloud, devices, set(expected_notices(graph, devices)))
+    finally:
+        for device in devices:
+            device.stop()
+        cloud.links.close()
+        server.stop()
+    given = [n for device in devices for n in device.notices]
     assert sorted(given) == sorted(expected_notices(graph, devices))
 
 

@@ -54,7 +54,10 @@ export class FeedDevice {
 
   #rowOf(stream, values) {
     const form = this.core.program?.streams.get(stream);
-    if (form === undefined) return [];
+    if (form === undefined) return []; // `handle` says which streams there are
+    const names = form.columns.map(([column]) => column);
+    const unknown = Object.keys(values).find((column) => !names.includes(column));
+    expect(unknown === undefined, `a record of '${stream}' has '${unknown}'; possible: ${names.join(", ")}`);
     return form.columns.map(([column, type], at) => values[column] ?? (at === form.device ? this.#ownName(type) : null));
   }
 

@@ -17,7 +17,7 @@ function openWebSocket(broker, { opened, received, closed }) {
   socket.onopen = opened;
   socket.onmessage = (event) => received(new Uint8Array(event.data));
   socket.onclose = (event) => closed(event.reason || "the connection was closed");
-  socket.onerror = () => {}; // `onclose` follows
+  socket.onerror = () => closed("the broker cannot be reached"); // `onclose` should follow, but not every Node lets it
   return { send: (bytes) => socket.readyState === 1 && socket.send(bytes), close: () => socket.close() };
 }
 
