@@ -30,10 +30,12 @@ from catchment.feeds.placement.costs import LinkCosts
 from catchment.feeds.project import read_device_settings
 from catchment.feeds.protocol.bus import Bus
 from catchment.feeds.protocol.messages import Admitted, Hello, RateReport, Refused, Reset
+from catchment.feeds.runs.board import Board
 from catchment.feeds.runs.local_run import LocalRun
 from catchment.feeds.runs.oracle import naive_notices
 from catchment.feeds.runs.reference_tables import MAX_REJECTED, ReferenceTables, RejectedRows
 from catchment.feeds.runs.registrar import QUARANTINE_FILE, Registrar, ask_to_retire
+from catchment.feeds.runs.traffic import relative_gap
 from catchment.serve.feed_workload import load_workload
 from catchment.serve.feeds_cloud import tokens_in
 from catchment.serve.open_feeds import explain_workload
@@ -119,6 +121,26 @@ def test_unknown_rates_are_a_prior_until_devices_report_and_the_placement_follow
     assert world.cloud.controller.rates == pytest.approx(known, rel=0.1)
     best = predict(graph, least_traffic(graph, known, LinkCosts()), known).cost(1, 1)
     assert predict(graph, world.cloud.controller.current_hosts(), known).cost(1, 1) == pytest.approx(best)
+
+
+def test_the_traffic_of_a_fleet_that_grew_is_what_is_predicted_once_rates_are_known(tmp_path: Path) -> None:
+    write_friends(tmp_path, *(f"{i},{j},1.0,0.5,1500.0" for i in range(10) for j in range(i + 1, 10, 3)))
+    world = OpenFleet(tmp_path)
+    walkers = Walkers(random.Random(8), 10, rate={i: 1.0 + i % 4 for i in range(10)})
+    for number in range(10):
+        world.run.at(2 * number * SECOND, partial(lambda name, run: world.join(name), str(number)))
+    world.run.every(5 * SECOND, lambda run: run.send(world.cloud.review(5.0)))
+    records = walkers.records()
+    world.run.run(records, 60 * SECOND)
+    board = Board("ours", world.cloud.controller, world.bus.traffic, LinkCosts(), {})
+    board.sample(world.run.now_us, 0)
+    before, redeployed = board.totals[-1], world.cloud.redeployed
+    world.run.run(records, 120 * SECOND)
+    board.samples = 0
+    board.sample(world.run.now_us, 0)
+    assert world.cloud.redeployed == redeployed, "the placement has settled"
+    measured = board.totals[-1].per_second_since(before)
+    assert max(relative_gap(measured, board.predicted["present"]).values()) < 0.05
 
 
 def test_the_rate_of_a_feed_that_no_device_reported_is_the_mean_of_its_kind() -> None:

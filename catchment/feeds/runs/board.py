@@ -13,6 +13,7 @@ from typing import Any
 from catchment.feeds.cloud.choose_hosts import all_at_cloud
 from catchment.feeds.cloud.controller import FeedController
 from catchment.feeds.cloud.routes import CLOUD
+from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.placement.costs import LinkCosts
 from catchment.feeds.protocol.channel import CONTROL, NOTICE, LinkTraffic
 from catchment.feeds.runs.traffic import Totals, predict_traffic
@@ -72,7 +73,13 @@ class Board:
         }
         for name, placed in hosts.items():
             known = placed if len(placed) == len(graph.views) else hosts["all_at_cloud"]
-            self.predicted[name] = predict_traffic(graph, known, controller.rates, self.sizes)
+            self.predicted[name] = predict_traffic(graph, known, controller.rates, self._sizes_of(graph))
+
+    def _sizes_of(self, graph: ViewGraph) -> dict[str, float]:
+        """Return the bytes per message of each feed; those that no recording tells have the mean of what was sent."""
+        sent = self.totals[-1]
+        mean = sent.bytes_up / sent.messages_up if sent.messages_up else 0.0
+        return {feed: self.sizes.get(feed, mean) for feed in (*graph.feeds, *self.sizes)}
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as plain data."""

@@ -71,7 +71,7 @@ def message_sizes(graph: ViewGraph, workload: Workload, from_us: int, boot: int 
             feed = f"{kind}@{record.device}"
             if feed not in sizes:
                 sizes[feed] = float(len(encode(number, FeedEvent(feed, (number,), record.at_us, values))))
-        if len(sizes) >= len(graph.feeds):
+        if len(sizes) >= max(len(graph.feeds), len(workload.feed_rates)):
             break
     return sizes
 
