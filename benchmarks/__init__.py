@@ -20,4 +20,5 @@ BENCHMARKS = {
     "sharing": "benchmarks.sharing.sharing",
     "shed": "benchmarks.shedding.shed",
     "throughput": "benchmarks.throughput.throughput",
+    "ways": "benchmarks.ways.ways",
 }

@@ -13,13 +13,13 @@ from catchment.deploy.connections import Connections, reached_at
 from catchment.deploy.forwarding import ForwardServers
 from catchment.keys.key_folder import KeyFolder
 from catchment.project.config import Project
+from catchment.testing.throttled_link import ThrottledLink
 from catchment.timeline import SystemClock
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Message, Progress, Updates
 from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.way_chooser import WayRules
-from tests.worlds.throttled_link import ThrottledLink
 from tests.worlds.waiting import free_port
 
 SEGMENT_BYTES = 20_000

@@ -1,4 +1,4 @@
-"""A link over loopback that a test throttles and cuts: a proxy between a sender and a server, with real sockets."""
+"""A link over loopback that can be throttled and cut while it is used: a proxy between a sender and a server."""
 
 from __future__ import annotations
 
