@@ -9,6 +9,7 @@ from typing import Any
 
 from catchment.deploy.connections import Connections, reached_at
 from catchment.deploy.role_files import write_status
+from catchment.storage.files import make_folder
 
 
 @dataclass
@@ -37,7 +38,9 @@ class ForwardServers:
     def write_status(self, site: str, stopped: bool = False) -> None:
         """Write the status of a site that does nothing else."""
         told = {"forwarded": self.status(site), "connected": True, "finished": False}
-        write_status(self.connections.project.site_folder(site), told, stopped)
+        folder = self.connections.project.site_folder(site)
+        make_folder(folder)
+        write_status(folder, told, stopped)
 
     def close(self) -> None:
         """End the servers, and let no forwarded call wait any longer."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from catchment.deploy.role_files import read_status
 from catchment.wire.sender import Sender
 from tests.worlds.waiting import PATIENCE_S, wait_until
 from tests.worlds.ways_world import AROUND, DIRECT, KEYS, TOKENS, WaysWorld, ways_world
@@ -101,6 +102,14 @@ def test_with_tokens_alone_nothing_is_forwarded(tmp_path: Path) -> None:
         sender = world.make_sender()
         assert not sender.ways.has_several
         assert world.forwarding.running == []
+
+
+def test_a_site_that_only_forwards_writes_a_status(tmp_path: Path) -> None:
+    with ways_world(tmp_path) as world:
+        world.forwarding.write_status("b")
+        told = read_status(world.project.site_folder("b"))
+        assert told is not None
+        assert told["forwarded"] == {}
 
 
 def test_a_site_that_only_forwards_takes_no_segments(tmp_path: Path) -> None:
