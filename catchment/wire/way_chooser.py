@@ -3,7 +3,8 @@
 The ways come in order of preference. A sender stays where it is unless
 - the way is down: nothing was answered over it for a while, and attempts failed;
 - it is congested, what waits would take too long over it, and a probe shows that another way is clearly faster;
-- it is not the first one, and a probe shows that a way before it carries about as much again.
+- it is not the first one, and a probe shows that a way before it carries about as much, and clearly more than when it
+  was left.
 
 A probe is a copy of a segment that waits anyway. It may arrive before the original, and the inbox takes the segment
 once; so a probe delays nothing, and what it measures is what a segment meets. Probes are sent only while the present
@@ -34,6 +35,7 @@ class WayRules:
     patience_s: float = 3.0  # ... for this long
     faster: float = 3.0  # another way is clearly faster if it carries this many times as much
     back_share: float = 0.5  # a way before is taken again if it carries this share of what the present one does
+    recovered: float = 2.0  # and this many times what it carried when it was left as congested
     stay_s: float = 10.0  # least time on a way, except when it is down; doubled with every change soon after another
     longest_stay_s: float = 300.0
     probe_s: float = 2.0  # time between two probes of a way; doubled with each that leads to nothing
@@ -87,6 +89,7 @@ class WayState:
     last_error: str | None = None
     probed_s: float | None = None
     probed_rate: float | None = None  # bytes per second of the last probe; None where it failed or nothing waited
+    left_rate: float | None = None  # what it carried when it was left because it was congested
     next_probe_s: float = 0.0
     probe_wait_s: float = 0.0
 
@@ -203,8 +206,10 @@ class WayChooser:
         for way in self._order[: self._order.index(self.current)]:
             if not self._has_answered(way):
                 continue
-            probed = self._states[way].probed_rate  # None: nothing waited that could be sent
-            if probed is None or rate is None or probed >= self._rules.back_share * rate:
+            state = self._states[way]
+            probed = state.probed_rate  # None: nothing waited that could be sent
+            needed = max(self._rules.back_share * (rate or 0.0), self._rules.recovered * (state.left_rate or 0.0))
+            if probed is None or probed >= needed:
                 return self._change_after_stay(way, f"{name_way(way)} carries enough again", now_s)
         return None
 
@@ -217,7 +222,10 @@ class WayChooser:
         if best is None or rates[best] < max(self._rules.faster * rate, 1.0):
             return None
         carried = f"{name_way(self.current)} carries {rate:.0f} bytes/s, {name_way(best)} {rates[best]:.0f}"
-        return self._change_after_stay(best, f"congested: {carried}", now_s)
+        change = self._change_after_stay(best, f"congested: {carried}", now_s)
+        if change is not None:
+            self._states[change.before].left_rate = rate
+        return change
 
     def _has_answered(self, way: Way) -> bool:
         """Return whether a probe since the last change was answered over a way, and nothing has failed there since."""
@@ -251,6 +259,7 @@ class WayChooser:
             state.probe_wait_s = rules.probe_s
             state.next_probe_s = now_s + rules.probe_s
         self._states[before].meter.clear()
+        self._states[way].left_rate = None
         return WayChange(before, way, reason)
 
 

@@ -101,6 +101,22 @@ def test_a_congested_way_is_left_for_one_that_is_clearly_faster_and_for_no_other
     assert "congested" in run.chooser.reason
 
 
+def test_a_way_that_is_as_slow_as_when_it_was_left_is_not_taken_again() -> None:
+    """The present way may look slow for a moment, where the machine is busy; that makes the other no faster."""
+    run = Run(DIRECT, AROUND)
+    run.queued = 10**6
+    run.rates.update({DIRECT: 10_000.0, AROUND: 100_000.0})
+    run.run(60)
+    assert run.chooser.current == AROUND
+    run.rates[AROUND] = 15_000.0
+    run.run(600)
+    assert run.chooser.current == AROUND
+    assert len(run.changes) == 1
+    run.rates.update({DIRECT: 100_000.0, AROUND: 100_000.0})
+    run.run(RULES.longest_probe_s + RULES.stay_s)
+    assert run.chooser.current == DIRECT
+
+
 def test_probes_become_rare_while_they_lead_to_nothing() -> None:
     run = Run(DIRECT, AROUND)
     run.queued = 10**9
