@@ -219,6 +219,7 @@ MEASURED = {  # which page has the figures of a benchmark
     "sharing": "sharing",
     "shed": "shedding",
     "throughput": "throughput",
+    "ways": "../reliability",
 }
 
 
