@@ -55,7 +55,7 @@ def explained(deployment: Deployment) -> list[str]:
         (FILES, ", tags ARRAY<STRING>", "", "the column tags is ARRAY<STRING>"),
         (FILES + ", history = false", ", tags ARRAY<STRING>", "", None),
         (FILES, "", "[defaults]\nevaluator = 'native'", "evaluator = 'native'"),
-        (FILES, "", "[spark]\nmaster = 'yarn'", "the tasks of yarn"),
+        (FILES, "", "[spark]\nmaster = 'yarn'", None),
         (FILES, "", "[spark.settings]\n'spark.sql.session.timeZone' = 'Asia/Tokyo'", "spark.sql.session.timeZone"),
     ],
 )

@@ -170,12 +170,13 @@ def retire(
     folder: FolderWord = None,
     project: FeedProject = None,
     state: StateFolder = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Retire a device: its views end, and the cloud frees what it held for it."""
     from catchment.feeds.runs.registrar import ask_to_retire
 
     ask_to_retire(state_folder(project_folder(folder, project), state), device)
-    _say(f"asked the cloud to retire {device}")
+    emit({"asked_to_retire": device}, as_json, lambda answer: f"asked the cloud to retire {answer['asked_to_retire']}")
 
 
 def devices(
