@@ -218,7 +218,7 @@ class FragmentSources:
             if heir.takes_over and source.start_us is None:  # what was passed over of one is missing in both
                 source.floor_us = max(source.floor_us, heir.floor_us)
         before: FragmentSource | None = None
-        for source in self.sources:
+        for place, source in enumerate(self.sources):
             if before is not None and source.takes_over:
                 if before.start_us is None:
                     return
@@ -226,11 +226,14 @@ class FragmentSources:
                 before = source
                 continue
             if before is not None and source.start_us is None:
-                if before.start_us is None:
+                # Sites may have handed over to the one before at an instant that is still ahead: until then they send
+                # what is before that one.
+                ended_us = max((s.until_us for s in self.sources[: place - 1]), default=START_OF_TIME_US)
+                if before.start_us is None or ended_us == END_OF_TIME_US:
                     return
                 # What was taken of the fragment before stays taken: the next one starts after it.
                 taken_us = newest.get(before.fragment, START_OF_TIME_US) + 1
-                source.floor_us = max(source.floor_us, before.start_us, taken_us)
+                source.floor_us = max(source.floor_us, before.start_us, taken_us, ended_us)
             source.note_heard(self.query, frontiers, now_us)
             # A query that moves has another source meanwhile, and can wait for every site.
             waited_us = (
