@@ -53,7 +53,7 @@ test: $(VENV)/.ready-dev
 	exit $$((with_jvm | without))
 
 integration: $(VENV)/.ready-dev
-	@$(SPARK) -m integration
+	@$(SPARK) -m "integration and not soak"
 
 soak: $(VENV)/.ready-dev
 	@$(PURE) --hypothesis-profile=soak -m "not spark and not e2e"

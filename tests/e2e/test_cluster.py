@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +44,9 @@ def run_once(folder: Path, *before: str) -> None:
         "--once",
         "--json",
     ]
-    ended = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=900)
+    own = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}  # spark-submit takes any python3 else
+    environment = {**os.environ, **own}
+    ended = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=900)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
 
 
