@@ -117,6 +117,12 @@ def again(device: DurableDevice, folder: Path, now_us: int = LATER_US + SECOND) 
     return DurableDevice(DeviceLog(folder), DeviceConfig("0"), now_us)
 
 
+def test_a_life_that_begins_in_the_same_second_has_higher_numbers() -> None:
+    """A receiver drops messages whose numbers are not above the last one: those of a quick restart would be lost."""
+    started_us, sent = LATER_US, 500
+    assert boot_number(started_us + SECOND // 2) > boot_number(started_us) + sent
+
+
 def test_a_device_comes_back_with_its_boot_its_views_and_its_numbers(tmp_path: Path) -> None:
     first = told_device(tmp_path)
     assert first.record([("location", ROW)], LATER_US) == {}

@@ -48,11 +48,12 @@ LAST_HELLO_PAUSE_US = 300_000_000
 
 
 def boot_number(now_us: int) -> int:
-    """Return a boot number above every event number of a life that began a second or more ago.
+    """Return a number above all that a life which began before has given to its events and messages.
 
-    That holds for up to 1,000 events per second.
+    It counts microseconds since September 2020, so it holds for up to a million of them per second, and for a device
+    that is killed and started again within a second.
     """
-    return max(0, now_us // 1_000_000 - 1_600_000_000) * 1000
+    return max(0, now_us - 1_600_000_000_000_000)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ const FIRST_HELLO_PAUSE_US = 5_000_000;
 const LAST_HELLO_PAUSE_US = 300_000_000;
 const MAX_SEEN = 20_000; // notices that are remembered; a duplicate that comes later gets through
 
-// Return a boot number above every event number of a life that began a second or more ago, up to 1,000 events per second.
+// Return a number above all that a life which began a millisecond or more ago has given, up to a million per second.
 export function bootNumber(nowMs) {
-  return Math.max(0, Math.floor(nowMs / 1000) - 1_600_000_000) * 1000;
+  return Math.max(0, Math.floor(nowMs) - 1_600_000_000_000) * 1000;
 }
 
 class RecentlySeen {
