@@ -14,7 +14,7 @@ from catchment.feeds.cloud.cloud import Cloud, PlacingCloud
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.device.spool import spool_for
-from catchment.feeds.language.evaluate import compile_feeds
+from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.project import read_device_settings
 from catchment.feeds.runs.durable_cloud import DurableCloud

@@ -17,7 +17,7 @@ from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.cloud.routes import CLOUD, predict
 from catchment.feeds.device.spool import spool_for
-from catchment.feeds.language.evaluate import compile_feeds
+from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.template import FeedTemplate
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.messages import Notice

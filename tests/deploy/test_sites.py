@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from catchment.center.core import CenterCore
-from catchment.center.deployed_changes import query_changes, roster_changes
-from catchment.center.events import RosterChange, SiteJoined, SiteReplaced, SiteRetired
+from catchment.center.events import SiteJoined, SiteReplaced, SiteRetired
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.leaving_sites import read_leaving
-from catchment.deploy.role_files import refuse_redefined_views
 from catchment.deploy.sites import LeavingSites, add_site, list_sites, replace_site, retire_site, retire_site_after
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import ConfigError, QueryError
 from catchment.progress.admission import Admission
 from catchment.progress.frontier import Frontier
 from catchment.project.config import PROJECT_FILE, Project
+from tests.worlds.operated_project import OperatedProject
 from tests.worlds.projects import write_project
 
 QUERIES = """
@@ -32,42 +30,17 @@ CREATE MATERIALIZED VIEW slow AS
 """
 
 
-class Operated:
-    """A project that ran once, the watcher of its center, and a core that follows what is deployed."""
+class Operated(OperatedProject):
+    """The project of these tests, whose sites say how far they have come."""
 
     def __init__(self, folder: Path) -> None:
-        write_project(folder, ["a", "b"], {"a": [], "b": []}, queries=QUERIES)
-        self.folder = folder
-        self.watcher = DeploymentWatcher(Deployment.load(folder))
-        self.watcher.begin()
-        self.core = CenterCore()
-        self.follow()
-
-    @property
-    def deployment(self) -> Deployment:
-        return self.watcher.deployment
-
-    def follow(self) -> list[RosterChange]:
-        self.watcher.poll()
-        refuse_redefined_views(self.folder / "state" / "center", self.deployment.plans)
-        queries = self.deployment.center_queries
-        changes = list(roster_changes(self.core, queries, self.deployment.deployed.orders))
-        self.core.handle_all(changes, 0)
-        self.core.handle_all(list(query_changes(self.core, queries, self.deployment.deployed.begun_after)), 0)
-        return changes
+        super().__init__(folder, ["a", "b"], QUERIES)
 
     def state_progress(self, site: str, mark_us: int) -> None:
         """Let a site say how far it has come with all it does."""
         frontier = self.core.frontiers.setdefault(site, Frontier())
         for fragment in self.deployment.deployed.sharing.fragments:
             frontier.marks[fragment] = mark_us
-
-    def restart(self) -> None:
-        self.watcher = DeploymentWatcher(Deployment.load(self.folder))
-        self.watcher.begin()
-
-    def sites(self) -> set[tuple[str, ...]]:
-        return {tuple(sorted(running.sites)) for running in self.core.queries.values()}
 
 
 def test_a_site_is_added_retired_and_replaced_while_everything_runs(tmp_path: Path) -> None:
@@ -83,7 +56,7 @@ def test_a_site_is_added_retired_and_replaced_while_everything_runs(tmp_path: Pa
     replace_site(tmp_path, "b")
     assert world.follow() == [SiteReplaced("b", 1)]
     assert world.follow() == [], "an order is followed once"
-    assert world.sites() == {("b", "c")}
+    assert set(world.sites().values()) == {("b", "c")}
     assert set(world.deployment.deployed.sharing.fragments) == fragments, "nothing that runs gets another name"
     add_site(tmp_path, "a")
     assert world.follow() == [SiteJoined(("pages", "slow"), "a")]
@@ -104,7 +77,7 @@ def test_a_site_is_retired_by_the_center_when_it_has_completed_every_window_befo
     world.state_progress("a", 61_000_000)
     leaving.step(world.core)
     assert world.follow() == [SiteRetired(("pages", "slow"), "a", 60_000_000)]
-    assert world.sites() == {("b",)}
+    assert set(world.sites().values()) == {("b",)}
     leaving.step(world.core)
     assert read_leaving(tmp_path / "state") == {}
     add_site(tmp_path, "a")
@@ -135,7 +108,7 @@ def test_the_same_is_done_by_changing_the_project_and_starting_again(tmp_path: P
     path.write_text(declared)
     world.restart()
     assert world.follow() == [SiteRetired(("pages", "slow"), "c")]
-    assert world.sites() == {("a", "b")}
+    assert set(world.sites().values()) == {("a", "b")}
 
 
 def test_a_retired_site_is_refused_by_name(tmp_path: Path) -> None:
@@ -159,7 +132,7 @@ def test_what_cannot_be_ordered_is_refused_and_changes_nothing(tmp_path: Path) -
         retire_site(tmp_path, "b")
     assert (tmp_path / PROJECT_FILE).read_bytes() == before
     world.follow()
-    assert world.sites() == {("b",)}
+    assert set(world.sites().values()) == {("b",)}
 
 
 def test_a_site_behind_another_is_refused_because_its_records_cannot_be_told_apart(tmp_path: Path) -> None:

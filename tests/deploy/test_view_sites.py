@@ -6,19 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from catchment.center.core import CenterCore
-from catchment.center.deployed_changes import query_changes, roster_changes
-from catchment.center.events import RosterChange, SiteJoined, SiteRetired
+from catchment.center.events import SiteJoined, SiteRetired
 from catchment.center.sites_apart import find_alike
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.heal import heal
 from catchment.deploy.role_files import refuse_redefined_views
 from catchment.deploy.sites import add_site, retire_site
-from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import ConfigError, QueryError
 from catchment.project.config import PROJECT_FILE
 from catchment.query.explain import explain
-from tests.worlds.projects import write_project
+from tests.worlds.operated_project import OperatedProject
 
 SELECT = "SELECT window.start, page, count(*) AS n FROM hits GROUP BY window(ts, '1 minute'), page"
 STREAM = "CREATE STREAM hits (ts TIMESTAMP, page STRING, ms DOUBLE) WITH (event_time = 'ts', {connector});\n"
@@ -30,36 +27,12 @@ CREATE MATERIALIZED VIEW slow WITH (sites = 'a') AS
 """
 
 
-class Operated:
-    """A project that ran once, the watcher of its center, and a core that follows what is deployed."""
-
-    def __init__(self, folder: Path, queries: str = QUERIES) -> None:
-        write_project(folder, ["a", "b", "c"], {"a": [], "b": [], "c": []}, queries=queries)
-        self.folder = folder
-        self.watcher = DeploymentWatcher(Deployment.load(folder))
-        self.watcher.begin()
-        self.core = CenterCore()
-        self.follow()
-
-    @property
-    def deployment(self) -> Deployment:
-        return self.watcher.deployment
-
-    def follow(self) -> list[RosterChange]:
-        self.watcher.poll()
-        refuse_redefined_views(self.folder / "state" / "center", self.deployment.plans)
-        queries = self.deployment.center_queries
-        changes = list(roster_changes(self.core, queries, self.deployment.deployed.orders))
-        self.core.handle_all(changes, 0)
-        self.core.handle_all(list(query_changes(self.core, queries, self.deployment.deployed.begun_after)), 0)
-        return changes
-
-    def sites(self) -> dict[str, tuple[str, ...]]:
-        return {name: tuple(sorted(running.sites)) for name, running in self.core.queries.items()}
+def operate(folder: Path, queries: str = QUERIES) -> OperatedProject:
+    return OperatedProject(folder, ["a", "b", "c"], queries)
 
 
 def test_a_view_waits_for_the_sites_that_it_names_and_shares_their_fragment(tmp_path: Path) -> None:
-    world = Operated(tmp_path)
+    world = operate(tmp_path)
     assert world.sites() == {"every": ("a", "b", "c"), "some": ("a", "b"), "slow": ("a",)}
     shared = {world.deployment.deployed.derivation(name).fragment for name in ("every", "some")}
     assert len(shared) == 1
@@ -67,7 +40,7 @@ def test_a_view_waits_for_the_sites_that_it_names_and_shares_their_fragment(tmp_
 
 
 def test_partials_are_merged_only_with_those_that_the_same_views_want(tmp_path: Path) -> None:
-    world = Operated(tmp_path)
+    world = operate(tmp_path)
     fragment = world.deployment.deployed.derivation("every").fragment
     queries, routes = list(world.core.queries.values()), world.deployment.routes
     assert [find_alike(queries, routes, fragment, site) for site in "abc"] == [("a", "b"), ("a", "b"), ("c",)]
@@ -77,14 +50,14 @@ def test_partials_are_merged_only_with_those_that_the_same_views_want(tmp_path: 
 
 
 def test_a_new_site_joins_only_views_that_name_none(tmp_path: Path) -> None:
-    world = Operated(tmp_path)
+    world = operate(tmp_path)
     add_site(tmp_path, "d")
     assert world.follow() == [SiteJoined(("every",), "d")]
     assert world.sites()["some"] == ("a", "b")
 
 
 def test_a_named_site_is_retired_and_comes_back(tmp_path: Path) -> None:
-    world = Operated(tmp_path)
+    world = operate(tmp_path)
     retire_site(tmp_path, "b")
     assert world.follow() == [SiteRetired(("every", "some"), "b")]
     assert world.sites() == {"every": ("a", "c"), "some": ("a",), "slow": ("a",)}
@@ -93,14 +66,14 @@ def test_a_named_site_is_retired_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_last_site_of_a_view_is_not_retired(tmp_path: Path) -> None:
-    Operated(tmp_path)
+    operate(tmp_path)
     with pytest.raises(QueryError, match="'slow' reads stream 'hits' at a only") as refused:
         retire_site(tmp_path, "a")
     assert "bring a back" in (refused.value.hint or "")
 
 
 def test_other_sites_are_another_definition_and_another_order_is_not(tmp_path: Path) -> None:
-    world = Operated(tmp_path)
+    world = operate(tmp_path)
     path = tmp_path / "queries" / "q.sql"
     path.write_text(path.read_text().replace("'b,a'", "'a,b'"))
     refuse_redefined_views(tmp_path / "state" / "center", Deployment.load(tmp_path).plans)
@@ -111,19 +84,19 @@ def test_other_sites_are_another_definition_and_another_order_is_not(tmp_path: P
 
 
 def test_healing_a_site_renews_no_view_that_is_not_about_it(tmp_path: Path) -> None:
-    Operated(tmp_path)
+    operate(tmp_path)
     assert heal(tmp_path, "c")["views"] == ["every", "some"], "they share a fragment"
     assert Deployment.load(tmp_path).deployed.renewals == {"every": 1, "some": 1}
 
 
 def test_a_site_that_no_view_wants_reads_nothing(tmp_path: Path) -> None:
-    world = Operated(tmp_path, f"{STREAM}CREATE MATERIALIZED VIEW some WITH (sites = 'a,b') AS {SELECT};")
+    world = operate(tmp_path, f"{STREAM}CREATE MATERIALIZED VIEW some WITH (sites = 'a,b') AS {SELECT};")
     assert world.deployment.sites == ("a", "b")
     assert not world.deployment.streams_at("c")
 
 
 def test_links_by_which_sites_would_come_merged_are_refused_while_views_tell_them_apart(tmp_path: Path) -> None:
-    Operated(tmp_path)
+    operate(tmp_path)
     path = tmp_path / PROJECT_FILE
     path.write_text(path.read_text().replace('from = "c"\nto = "center"', 'from = "c"\nto = "b"'))
     with pytest.raises(ConfigError, match="their partials come merged with those of c"):
@@ -136,11 +109,11 @@ def test_a_view_that_is_read_through_keeps_its_sites(tmp_path: Path) -> None:
     CREATE MATERIALIZED VIEW counted WITH (sites = 'b,c') AS
       SELECT window.start, count(*) AS n FROM plain GROUP BY window(ts, '1 minute');
     """
-    assert Operated(tmp_path, views).sites() == {"plain": ("a", "b"), "counted": ("b",)}
+    assert operate(tmp_path, views).sites() == {"plain": ("a", "b"), "counted": ("b",)}
 
 
 def test_explain_names_the_sites(tmp_path: Path) -> None:
-    world = Operated(tmp_path)
+    world = operate(tmp_path)
     (plan,) = (p for p in world.deployment.plans if p.view == "some")
     text = explain(plan, world.deployment.project)
     assert "at a, b, and only at a, b" in text

@@ -122,3 +122,4 @@ def test_a_site_that_only_forwards_takes_no_segments(tmp_path: Path) -> None:
             wait_until(lambda: "only forwards" in (sender.snapshot().last_error or ""), "a refusal")
         finally:
             sender.stop()
+        assert sender.snapshot().bytes_acked == 0

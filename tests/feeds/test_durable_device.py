@@ -26,7 +26,7 @@ from catchment.feeds.device.device_log import DeviceLog
 from catchment.feeds.device.durable_device import DurableDevice
 from catchment.feeds.device.fleet import Fleet
 from catchment.feeds.device.send_queue import SendLimits, SendQueue
-from catchment.feeds.language.evaluate import compile_feeds, form_of
+from catchment.feeds.language.program_form import compile_feeds, form_of
 from catchment.feeds.protocol.bus import Bus
 from catchment.feeds.protocol.messages import (
     Admitted,

@@ -27,8 +27,8 @@ from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.device.limits import HostLimits
 from catchment.feeds.device.spool import SqliteSpool
 from catchment.feeds.device.view_host import ViewHost
-from catchment.feeds.language.evaluate import compile_program
 from catchment.feeds.language.functions import BUILT_IN
+from catchment.feeds.language.program_form import compile_program
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.placement.costs import LinkCosts

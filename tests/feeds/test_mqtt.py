@@ -14,8 +14,8 @@ from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.device.device import DeviceConfig
 from catchment.feeds.device.fleet import Fleet
-from catchment.feeds.language.evaluate import compile_program
 from catchment.feeds.language.functions import BUILT_IN
+from catchment.feeds.language.program_form import compile_program
 from catchment.feeds.protocol.messages import Confirmed, FeedEvent
 from catchment.feeds.protocol.mqtt import MqttBus, MqttCloud, MqttDevices
 from catchment.feeds.protocol.mqtt_config import MqttConfig

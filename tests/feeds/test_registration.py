@@ -18,8 +18,8 @@ from catchment.feeds.device.device import (
     SendUp,
     Tick,
 )
-from catchment.feeds.language.evaluate import compile_feeds, form_of
 from catchment.feeds.language.functions import FeedFunction, with_functions
+from catchment.feeds.language.program_form import compile_feeds, form_of
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.view_graph import generate_views

@@ -18,7 +18,7 @@ from catchment.errors import CatchmentError, FeedError
 from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
-from catchment.feeds.language.evaluate import compile_feeds
+from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.view_graph import generate_views
 from catchment.feeds.runs.measured_run import FeedRun, RunOptions
 from catchment.feeds.runs.traffic import WAYS

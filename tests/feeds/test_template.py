@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import FeedError
-from catchment.feeds.language.evaluate import compile_feeds
 from catchment.feeds.language.expressions import compile_sql
 from catchment.feeds.language.functions import BUILT_IN, FeedFunction, distance, with_functions
+from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.read_program import read_program
 from tests.worlds.tiers import examples
 

@@ -29,8 +29,8 @@ from catchment.feeds.device.limits import HostLimits
 from catchment.feeds.device.publisher import RecentlySeen
 from catchment.feeds.device.retained import FeedBuffer
 from catchment.feeds.device.view_host import ViewHost
-from catchment.feeds.language.evaluate import compile_program, form_of
 from catchment.feeds.language.functions import BUILT_IN
+from catchment.feeds.language.program_form import compile_program, form_of
 from catchment.feeds.protocol.channel import ChannelSender, at_cloud, at_device
 from catchment.feeds.protocol.codec import MAX_MESSAGE_BYTES, decode, encode
 from catchment.feeds.protocol.messages import (

@@ -13,7 +13,7 @@ from typing import Any
 from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.device.fleet import DeviceRecord
-from catchment.feeds.language.evaluate import compile_feeds
+from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.mqtt import MqttCloud
 from catchment.feeds.protocol.mqtt_config import MqttConfig

@@ -12,8 +12,8 @@ from catchment.feeds.cloud.router import Router
 from catchment.feeds.cloud.routes import CLOUD
 from catchment.feeds.device.device import DeviceConfig
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
-from catchment.feeds.language.evaluate import compile_program
 from catchment.feeds.language.functions import BUILT_IN
+from catchment.feeds.language.program_form import compile_program
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.view_graph import ViewGraph, generate_views

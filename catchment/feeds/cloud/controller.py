@@ -14,8 +14,8 @@ from catchment.feeds.cloud.router import ControlledPlane, Deliver
 from catchment.feeds.cloud.routes import CLOUD, Hosts, check_hosts
 from catchment.feeds.cloud.view_locations import ViewLocations
 from catchment.feeds.forms.program import VERSION
-from catchment.feeds.language.evaluate import form_of
 from catchment.feeds.language.functions import BUILT_IN
+from catchment.feeds.language.program_form import form_of
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.messages import (
     Admitted,

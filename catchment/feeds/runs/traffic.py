@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from catchment.feeds.cloud.routes import Hosts, all_routes
-from catchment.feeds.language.evaluate import compile_program
+from catchment.feeds.language.program_form import compile_program
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.channel import DATA, LinkTraffic
 from catchment.feeds.protocol.codec import encode

@@ -15,7 +15,7 @@ from typing import Protocol
 from catchment.errors import FeedError
 from catchment.feeds.cloud.retention import Retention
 from catchment.feeds.device.fleet import DeviceRecord
-from catchment.feeds.language.evaluate import compile_feeds
+from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.placement.costs import LinkCosts
