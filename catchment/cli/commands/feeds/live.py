@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,6 +40,10 @@ from catchment.errors import FeedError
 
 if TYPE_CHECKING:
     from catchment.feeds.cloud.cloud import PlacingCloud
+    from catchment.feeds.protocol.mqtt import MqttCloud
+    from catchment.feeds.protocol.mqtt_config import MqttConfig
+    from catchment.feeds.runs.durable_links import DurableLinks
+    from catchment.feeds.runs.workload import Workload
 
 _CLOUD_EPILOG = """Examples:
 
@@ -105,14 +109,9 @@ def cloud(
     goes on from it, however it ended; one on Spark begins anew.
     """
     from catchment.feeds.cloud.retention import RetentionWatch
-    from catchment.feeds.device.device import boot_number
-    from catchment.feeds.protocol.mqtt import MqttCloud
     from catchment.feeds.runs.cloud_watch import CloudWatch
-    from catchment.feeds.runs.durable_links import DurableLinks
-    from catchment.feeds.runs.processes import serve_cloud, serve_durable_cloud
     from catchment.serve.feed_workload import load_workload
-    from catchment.serve.feeds_cloud import open_durable_cloud, open_registrar
-    from catchment.timeline import SystemClock
+    from catchment.serve.feeds_cloud import open_registrar
 
     if strategy is StrategyChoice.BOTH:
         raise FeedError("one cloud follows one strategy", hint="give --strategy ours or --strategy cloud")
@@ -121,21 +120,8 @@ def cloud(
     world = load_workload(folder, users, seed, rate_unit, needs_records=False)
     where = state_folder(folder, state)
     with ExitStack() as stack:
-        served: PlacingCloud
-        serve: Callable[..., None]
-        if cloud is CloudKind.LOCAL:
-            durable = open_durable_cloud(world, where, strategy.value, SystemClock())
-            stack.callback(durable.close)
-            served = durable
-            durable_links = DurableLinks(broker, durable.core)
-            links: MqttCloud | DurableLinks = durable_links
-            serve = partial(serve_durable_cloud, durable, durable_links)
-        else:
-            on_spark = stack.enter_context(cloud_without_views(world, strategy.value))
-            served = on_spark
-            links = MqttCloud(broker, boot_number(time.time_ns() // 1000))
-            serve = partial(serve_cloud, on_spark, links)
-        stack.callback(links.close)
+        opened = _open_cloud(cloud, world, strategy.value, where, broker, stack)
+        served, links = opened.cloud, opened.links
         registrar = open_registrar(folder, where, world, served, _say)
         written = None if log is None else stack.enter_context(log.open("a", buffering=1, encoding="utf-8"))
         watch = CloudWatch(world, served, links, strategy.value, usage=usage, log=written)
@@ -160,9 +146,41 @@ def cloud(
             world.retention.check(registrar.declared, served.controller.rates)
         every = 5.0 if strategy is StrategyChoice.OURS else None
         goes_on = keep_running_until(seconds)
-        serve(registrar, first, goes_on, each_second=each_second, review_every_s=every)
+        opened.serve(registrar, first, goes_on, each_second=each_second, review_every_s=every)
         answer = watch.report() | {"devices": len(registrar.registered), "devices_refused": registrar.gate.refused}
     emit(answer, as_json, _render_cloud)
+
+
+@dataclass(frozen=True)
+class _OpenedCloud:
+    """A cloud, its links to devices, and what serves them until it is to stop."""
+
+    cloud: PlacingCloud
+    links: MqttCloud | DurableLinks
+    serve: Callable[..., None]
+
+
+def _open_cloud(
+    kind: CloudKind, world: Workload, strategy: str, state: Path, broker: MqttConfig, stack: ExitStack
+) -> _OpenedCloud:
+    """Open a cloud in this process, which keeps its state in a folder, or one on Spark, which keeps none."""
+    from catchment.feeds.device.device import boot_number
+    from catchment.feeds.protocol.mqtt import MqttCloud
+    from catchment.feeds.runs.durable_links import DurableLinks
+    from catchment.feeds.runs.processes import serve_cloud, serve_durable_cloud
+    from catchment.serve.feeds_cloud import open_durable_cloud
+    from catchment.timeline import SystemClock
+
+    if kind is CloudKind.LOCAL:
+        durable = open_durable_cloud(world, state, strategy, SystemClock())
+        stack.callback(durable.close)
+        durable_links = DurableLinks(broker, durable.core)
+        stack.callback(durable_links.close)
+        return _OpenedCloud(durable, durable_links, partial(serve_durable_cloud, durable, durable_links))
+    on_spark = stack.enter_context(cloud_without_views(world, strategy))
+    links = MqttCloud(broker, boot_number(time.time_ns() // 1000))
+    stack.callback(links.close)
+    return _OpenedCloud(on_spark, links, partial(serve_cloud, on_spark, links))
 
 
 def retire(
