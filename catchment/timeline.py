@@ -10,17 +10,19 @@ Whoever needs the time is given a `Clock`; only `SystemClock` reads the real one
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import lcm
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Protocol
 
 from catchment.errors import TimelineError
 from catchment.units import SECOND_US as SECOND_US
 from catchment.units import format_duration
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 END_OF_TIME_US = 2**62  # the low mark of a source that will never send again
 START_OF_TIME_US = -(2**62)
@@ -135,10 +137,14 @@ class Slicing:
 
     def start_of(self, instant_us: int) -> int:
         """Return the start of the slice that contains an instant."""
-        return int(self.starts_of(np.array([instant_us], dtype=np.int64))[0])
+        base = instant_us // self.period_us * self.period_us
+        index = bisect_right(self.cuts_us, instant_us - base) - 1
+        return base + (self.cuts_us[index] if index >= 0 else self.cuts_us[-1] - self.period_us)
 
     def starts_of(self, instants_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the starts of the slices that contain the instants."""
+        import numpy as np  # commands that only read small files need none of it
+
         cuts = np.asarray(self.cuts_us, dtype=np.int64)
         base = instants_us // self.period_us * self.period_us
         index = np.searchsorted(cuts, instants_us - base, side="right") - 1

@@ -15,11 +15,6 @@ from catchment.quality.merge_sites import Lateness
 from catchment.storage.codec import stored
 from catchment.timeline import Window
 
-# How far along a published window is. A status never goes back, except to `suspended`, and from exact to on_time where
-# late records of the window were sampled: it then lacks records until they are repaired.
-EARLY, ON_TIME, EXACT, FINAL = "early", "on_time", "exact", "final"
-SUSPENDED = "suspended"  # closed, without records that a suspended fragment has skipped
-
 GroupLowest = tuple[float, tuple[tuple[str, float], ...]]  # the lowest rate of groups not named, and of those named
 
 

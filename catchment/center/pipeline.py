@@ -29,7 +29,6 @@ from catchment.center.composed.tables import ComposedTables
 from catchment.center.core import CenterCore, Repair
 from catchment.center.deployed_changes import composed_changes, query_changes, roster_changes
 from catchment.center.events import (
-    SUSPENDED,
     Action,
     AnswersRecalled,
     AnswersResumed,
@@ -52,6 +51,7 @@ from catchment.center.results.restate import restate_windows
 from catchment.center.results.write import ResultTables
 from catchment.center.sites_apart import find_alike, names_apart
 from catchment.center.status import describe_queries, describe_sites
+from catchment.center.statuses import SUSPENDED
 from catchment.center.unfinished_notes import UnfinishedNotes
 from catchment.errors import EngineError
 from catchment.log_fields import about

@@ -5,14 +5,14 @@ from __future__ import annotations
 import resource
 import sys
 
-import psutil
-
 _MAX_RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
 _MB = 1 << 20
 
 
 def usage() -> dict[str, float | int]:
     """Return seconds of processor time and megabytes: the peak of this process, and what its children hold now."""
+    import psutil  # no other command needs it
+
     mine = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = mine.ru_utime + mine.ru_stime
     memory = mine.ru_maxrss * _MAX_RSS_UNIT

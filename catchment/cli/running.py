@@ -20,7 +20,9 @@ from catchment.version import VERSION
 
 if TYPE_CHECKING:
     from catchment.deploy.deployment import Deployment
+    from catchment.deploy.relay_runner import RelayRunner
     from catchment.project.config import Project
+    from catchment.spark.pipelines.runner import Runner
     from catchment.wire.grpc_server import CallService
     from catchment.wire.uplink import Uplink
 
@@ -162,27 +164,10 @@ def _check(roles: Roles) -> None:
 def _run(
     roles: Roles, once: bool, seconds: float | None, watch: Watch, wrap_uplink: Callable[[Uplink], Uplink]
 ) -> EndedRun:
-    from catchment.spark.pipelines.runner import Runner
-    from catchment.spark.session import make_session
-
     project = roles.deployment.project
     _log.info("catchment %s starts project %s", VERSION, project.name)
-    spark = None
-    if roles.needs_spark:
-        with notes.status("starting Spark"):
-            warehouse = project.state_folder / "warehouse"
-            spark = make_session(project.name, project.spark, master=roles.spark_master, warehouse=warehouse)
-    services, publish = _open_services(project) if roles.with_center else ((), lambda deployment: None)
-    runner = Runner(
-        roles.deployment,
-        spark,
-        roles.sites,
-        roles.with_center,
-        once=once,
-        wrap_uplink=wrap_uplink,
-        services=services,
-        on_reached=publish,
-    )
+    closing = ExitStack()
+    runner = _make_runner(roles, once, wrap_uplink, closing)
     try:
         with stop_on_signals(runner.stop) as interrupts:
             with notes.status("starting the streams"):
@@ -197,8 +182,36 @@ def _run(
     finally:
         runner.close()
         _log.info("stopped; what was read and published is kept in %s", project.state_folder)
-        if spark is not None:
-            spark.stop()
+        closing.close()
+
+
+def _make_runner(
+    roles: Roles, once: bool, wrap_uplink: Callable[[Uplink], Uplink], closing: ExitStack
+) -> Runner | RelayRunner:
+    """Return what runs the roles, on a Spark session that `closing` ends; relays alone have none."""
+    project = roles.deployment.project
+    if not roles.needs_spark:
+        from catchment.deploy.relay_runner import RelayRunner
+
+        return RelayRunner(roles.deployment, roles.sites, wrap_uplink=wrap_uplink)
+    from catchment.spark.pipelines.runner import Runner
+    from catchment.spark.session import make_session
+
+    with notes.status("starting Spark"):
+        warehouse = project.state_folder / "warehouse"
+        spark = make_session(project.name, project.spark, master=roles.spark_master, warehouse=warehouse)
+    closing.callback(spark.stop)
+    services, publish = _open_services(project) if roles.with_center else ((), lambda deployment: None)
+    return Runner(
+        roles.deployment,
+        spark,
+        roles.sites,
+        roles.with_center,
+        once=once,
+        wrap_uplink=wrap_uplink,
+        services=services,
+        on_reached=publish,
+    )
 
 
 def _open_services(project: Project) -> tuple[Sequence[CallService], Callable[[Deployment], None]]:

@@ -115,8 +115,8 @@ def show_contracts(folder: Path) -> Answer:
 
 def show_late(folder: Path, query: str) -> Answer:
     """Return the late records of a view: merged, waiting for repair, or registered because they came too late."""
-    from catchment.center.results.layout import open_table
     from catchment.center.results.names import newest_name
+    from catchment.center.results.newest_rows import open_table
     from catchment.deploy.role_status import read_project_status
 
     project = Project.load(folder)

@@ -22,7 +22,7 @@ from catchment.center.results.delta_log import (
     find_unreadable_commits,
     remove_torn_commits,
 )
-from catchment.center.results.layout import open_table
+from catchment.center.results.newest_rows import open_table
 from catchment.deploy.role_files import VIEWS_FILE
 from catchment.deploy.store import CENTER_FILE, FILE
 from catchment.errors import CatchmentError, StorageError

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from catchment.deploy.connections import Connections
 from catchment.log_fields import about
 from catchment.timeline import Clock
 from catchment.units import SECOND_US
+
+if TYPE_CHECKING:
+    from catchment.deploy.connections import Connections
 
 CHECK_EVERY_US = 60 * SECOND_US  # files may be replaced at any time
 WARN_EVERY_US = 86_400 * SECOND_US

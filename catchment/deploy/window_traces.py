@@ -28,7 +28,8 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from catchment.center.events import EXACT, FINAL, Compose, Publish
+from catchment.center.events import Compose, Publish
+from catchment.center.statuses import EXACT, FINAL
 from catchment.deploy.deployment import Deployment
 from catchment.progress.events import Gathered, Landed
 from catchment.project.sections import Traces

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from catchment.center.results.layout import INSTANT, open_table
+from catchment.center.results.layout import INSTANT
 from catchment.center.results.names import newest_name
+from catchment.center.results.newest_rows import open_table
 
 STRIP_WINDOWS = 60  # the newest of them, in the line of the view
 KEPT_WINDOWS = 240  # windows of a view that are shown; older ones are read with SQL

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catchment.center.results.layout import key_columns, newest_revisions, open_table
+from catchment.center.results.layout import key_columns
+from catchment.center.results.newest_rows import newest_revisions, open_table
 from catchment.center.results.read import latest_rows
 from catchment.sinks.target import (
     DELETED,

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from catchment.aggregates import partials
 from catchment.center.late.registry import WINDOW_COLUMN
-from catchment.center.results.layout import flatten_states, newest_revisions, without_retracted
+from catchment.center.results.layout import flatten_states, without_retracted
+from catchment.center.results.newest_rows import newest_revisions
 from catchment.query.assembly import EPOCH, CalendarPeriods, GrowingWindows, Sessions
 from catchment.query.plan_nodes import FIRST_INSTANT, LAST_INSTANT
 from catchment.testing.composed import ComposedCheck, Rows

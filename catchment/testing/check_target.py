@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.aggregates import make_aggregate, partials
-from catchment.center.events import EXACT, FINAL, ON_TIME, Publish
+from catchment.center.events import Publish
 from catchment.center.results.read import read_results
 from catchment.center.results.write import ResultTables
+from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.query.fragment import Fragment, Key
 from catchment.sinks.changes import ViewChanges
 from catchment.sinks.delivery import Delivery

@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 
 from catchment.aggregates import partials
 from catchment.aggregates.shed_terms import terms_in
-from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.late.repair import LEFT_OUT
-from catchment.center.results.layout import flatten_states, newest_revisions, without_retracted
+from catchment.center.results.layout import flatten_states, without_retracted
+from catchment.center.results.newest_rows import newest_revisions
 from catchment.center.running_query import RunningQuery
+from catchment.center.statuses import EARLY, EXACT, FINAL, ON_TIME
 from catchment.query.fragment import Fragment
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.view_options import NEVER

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from catchment.aggregates import partials
 from catchment.center.composed.windows import ComposedState
-from catchment.center.events import EXACT, FINAL
 from catchment.center.late.registry import WINDOW_COLUMN
-from catchment.center.results.layout import flatten_states, newest_revisions, without_retracted
+from catchment.center.results.layout import flatten_states, without_retracted
+from catchment.center.results.newest_rows import newest_revisions
+from catchment.center.statuses import EXACT, FINAL
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import LOWER_ROWS

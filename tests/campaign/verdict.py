@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from catchment.center.events import EXACT, FINAL, SUSPENDED
 from catchment.center.results.read import newest_windows, read_results, read_windows
+from catchment.center.statuses import EXACT, FINAL, SUSPENDED
 from catchment.errors import CenterError
 from tests.campaign.feed import Totals
 from tests.campaign.living import Living

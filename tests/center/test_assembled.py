@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from catchment.aggregates import make_aggregate, partials
 from catchment.center.composed.assembled import assemble, window_bounds
 from catchment.center.composed.query import ComposedQuery
-from catchment.center.events import EXACT, FINAL
+from catchment.center.statuses import EXACT, FINAL
 from catchment.errors import QueryError, TimelineError
 from catchment.query.assembly import MAX_SLICES, CalendarPeriods, GrowingWindows, Sessions
 from catchment.query.fragment import SLICE_COLUMN

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from catchment.center.events import EXACT, FINAL, ON_TIME, Publish
+from catchment.center.events import Publish
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.center.windows.closed import ClosedWindow
 from catchment.center.windows.instants import SortedInstants
 from catchment.center.windows.state import WindowsState

@@ -8,8 +8,9 @@ import pytest
 
 from catchment.center import fragment_sources
 from catchment.center.core import CenterCore
-from catchment.center.events import EXACT, FINAL, ON_TIME, Publish, QueryAdded, Recalled
+from catchment.center.events import Publish, QueryAdded, Recalled
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.storage.codec import decode, encode
 from catchment.timeline import END_OF_TIME_US, WindowSpec

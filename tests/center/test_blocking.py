@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.aggregates import make_aggregate
-from catchment.center.events import FINAL, ON_TIME
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import FINAL, ON_TIME
 from catchment.errors import WireError
 from catchment.progress import blocking
 from catchment.query.fragment import SLICE_COLUMN, Fragment

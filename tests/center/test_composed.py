@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from catchment.center.composed.query import ComposedQuery
 from catchment.center.composed.windows import ComposedState, ComposedWindows, LowerProgress
-from catchment.center.events import EXACT, FINAL, ON_TIME, SUSPENDED, Compose
+from catchment.center.events import Compose
+from catchment.center.statuses import EXACT, FINAL, ON_TIME, SUSPENDED
 from catchment.errors import QueryError
 from catchment.query.explain import explain
 from catchment.timeline import START_OF_TIME_US, Window, WindowSpec

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from catchment.center.events import EXACT, FINAL, ON_TIME, Publish
+from catchment.center.events import Publish
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.quality.contract import Contract, per_site_contract, watched_quantities
 from catchment.site.events import FragmentAdded
 from catchment.site.policies.registry import policy_by_name

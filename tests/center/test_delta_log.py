@@ -10,7 +10,7 @@ import pytest
 
 from catchment.center.results import delta_log
 from catchment.center.results.delta_log import LOG_FOLDER, find_torn_commits, find_unreadable_commits
-from catchment.center.results.layout import open_table
+from catchment.center.results.newest_rows import open_table
 from catchment.center.results.store import DeltaStore
 from catchment.errors import CenterError
 

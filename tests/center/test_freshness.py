@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from catchment.center.events import EXACT, ON_TIME, Publish
+from catchment.center.events import Publish
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import EXACT, ON_TIME
 from catchment.timeline import ManualClock, WindowSpec
 from tests.worlds.world import Center, Record, Site, deliver_some, make_fragment, naive
 

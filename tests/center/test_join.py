@@ -19,10 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.aggregates import partials
-from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME, Publish
+from catchment.center.events import Publish
 from catchment.center.join import pairing
 from catchment.center.join.results import JoinedTables
 from catchment.center.late.registry import WINDOW_COLUMN
+from catchment.center.statuses import EARLY, EXACT, FINAL, ON_TIME
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.deployed import Deployed, deploy_first
 from catchment.optimizer.sharing.share import share

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME
 from catchment.center.query import CenterQuery, RepairRule
+from catchment.center.statuses import EARLY, EXACT, FINAL, ON_TIME
 from catchment.progress.events import Gathered
 from catchment.quality.contract import Contract
 from catchment.quality.merge_sites import SiteEstimate

@@ -18,9 +18,10 @@ import pytest
 from catchment.aggregates import partials
 from catchment.aggregates.shed_terms import ShedTerms
 from catchment.center.core import CenterCore
-from catchment.center.events import EXACT, FINAL, ON_TIME, Publish, QueryAdded
+from catchment.center.events import Publish, QueryAdded
 from catchment.center.query import CenterQuery
 from catchment.center.results.bounds import ResultBounds, law_of_aggregate
+from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.quality.merge_sites import ColumnLateness, Lateness
 from catchment.query.fragment import SLICE_COLUMN

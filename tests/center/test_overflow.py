@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.aggregates import make_aggregate, partials
-from catchment.center.events import EXACT, SUSPENDED, AnswersResumed
+from catchment.center.events import AnswersResumed
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import EXACT, SUSPENDED
 from catchment.errors import AggregateError
 from catchment.timeline import ManualClock, WindowSpec
 from tests.worlds.suspension_world import SuspendableSite

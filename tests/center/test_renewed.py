@@ -11,8 +11,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 from catchment.center.core import CenterCore
-from catchment.center.events import EXACT, FINAL, ON_TIME, Expired, Publish, QueryAdded, QueryMoved, QueryRenewed
+from catchment.center.events import Expired, Publish, QueryAdded, QueryMoved, QueryRenewed
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.query_windows import QueryWindows
 from catchment.center.windows.renewed import FORMER_STANDS, renew_windows

@@ -22,15 +22,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.aggregates import partials
-from catchment.center.events import EXACT, FINAL, ON_TIME, Expired, Publish
+from catchment.center.events import Expired, Publish
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results import store as results_module
-from catchment.center.results.layout import open_table
+from catchment.center.results.newest_rows import open_table
 from catchment.center.results.quality import view_quality
 from catchment.center.results.read import newest_windows, read_results, read_windows
 from catchment.center.results.recent import RecentRows
 from catchment.center.results.store import APPLICATION, COMPACT_ABOVE_FILES, DeltaStore
 from catchment.center.results.write import ResultTables
+from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.errors import CenterError
 from catchment.quality.merge_sites import ColumnLateness, Lateness
 from catchment.query.fragment import Key

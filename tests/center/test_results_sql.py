@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from catchment.center.events import ON_TIME
 from catchment.center.results.read import read_results
 from catchment.center.results.sql import SqlLimits, query_results
+from catchment.center.statuses import ON_TIME
 from catchment.errors import QueryError
 from catchment.quality.merge_sites import ColumnLateness, Lateness
 from tests.worlds.result_tables import (

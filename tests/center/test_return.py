@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from catchment.center.events import FINAL
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import FINAL
 from catchment.progress.consumer import InboxConsumer
 from catchment.query.fragment import Fragment
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec

@@ -19,10 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.center.events import EXACT, FINAL, ON_TIME, Publish, SiteJoined, SiteReplaced, SiteRetired
+from catchment.center.events import Publish, SiteJoined, SiteReplaced, SiteRetired
 from catchment.center.query import CenterQuery
 from catchment.center.roster import Roster, Stay
 from catchment.center.roster_changes import RosterChanges
+from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.errors import WireError
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, ManualClock, WindowSpec
 from catchment.wire.messages import Repaired, Shed

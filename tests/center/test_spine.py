@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.center.events import EXACT, FINAL, ON_TIME, QueryAdded
+from catchment.center.events import QueryAdded
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.errors import CenterError, WireError
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
 from tests.worlds.tiers import examples

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.center.events import EXACT, FINAL, SUSPENDED
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import EXACT, FINAL, SUSPENDED
 from catchment.site import suspension
 from catchment.site.suspension import RecordsQuarantined, find_window_beyond
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec

@@ -20,11 +20,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.center.events import EXACT, FINAL, SUSPENDED
 from catchment.center.pipeline import CenterPipeline
 from catchment.center.query import CenterQuery
 from catchment.center.results.read import read_results, read_windows
 from catchment.center.results.write import UNFINISHED, ResultTables, UnfinishedRowsError
+from catchment.center.statuses import EXACT, FINAL, SUSPENDED
 from catchment.project.config import Project
 from catchment.project.sections import Defaults, Site
 from catchment.site.core import SiteCore

@@ -11,8 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from catchment.center.events import EXACT, Expired, Publish
+from catchment.center.events import Expired, Publish
 from catchment.center.log_lines import log_windows
+from catchment.center.statuses import EXACT
 from catchment.cli import run_log
 from catchment.cli.run_log import LogChoice, LogFormat, LogLevel, write_log
 from catchment.log_fields import about

@@ -10,6 +10,7 @@ import pytest
 
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.housekeeping import SiteHousekeeping
+from catchment.deploy.relay_runner import RelayRunner
 from catchment.deploy.role_files import read_status
 from catchment.project.sections import StorageLimits
 from catchment.storage.batch_retention import KEEP_NEWEST
@@ -58,18 +59,16 @@ def test_without_limits_nothing_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_process_whose_disk_is_full_is_closed_and_its_status_can_be_read(tmp_path: Path) -> None:
-    from catchment.spark.pipelines.runner import Runner  # relays alone need no JVM
-
     with small_disk(tmp_path, 8_000_000) as disk:
         folder = write_project(tmp_path / "p", ("a",), {})
         text = (folder / "catchment.toml").read_text().replace('to = "center"', 'to = "hub"')
         text = text.replace("[project]", f'[project]\nstate = "{disk}"')
         text += '[sites.hub]\n[[links]]\nfrom = "hub"\nto = "center"\n'
         (folder / "catchment.toml").write_text(text.replace("[sites.center]", '[sites.center]\nlisten = "127.0.0.1:1"'))
-        runner = Runner(Deployment.load(folder), None, ("hub",), False)
+        runner = RelayRunner(Deployment.load(folder), ("hub",))
         runner.start()
         try:
-            runner._write_status()
+            runner.write_status()
             address = runner.relays.address("hub")
             fill(disk)
         finally:

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from catchment.center.events import FINAL
 from catchment.center.results.read import read_results
 from catchment.center.results.restate import restate_windows
+from catchment.center.statuses import FINAL
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.repair_windows import repair_windows
 from catchment.deploy.role_files import write_status

@@ -9,7 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from catchment.center.events import EXACT, ON_TIME, Publish
+from catchment.center.events import Publish
+from catchment.center.statuses import EXACT, ON_TIME
 from catchment.deploy.deployment import Deployment
 from catchment.errors import CatchmentError
 from catchment.progress.events import Gathered, Landed

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.center.events import EXACT, ON_TIME
+from catchment.center.statuses import EXACT, ON_TIME
 from catchment.errors import WireError
 from catchment.relay.core import RelayCore
 from catchment.site.events import LinkMeasured

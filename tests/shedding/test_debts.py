@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.aggregates import partials
-from catchment.center.events import EXACT, FINAL, ON_TIME
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.deploy.repairs import ask_for_repair
 from catchment.deploy.role_files import requested_repairs
 from catchment.errors import ConfigError, QueryError

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.center.events import EXACT, ON_TIME, Publish
+from catchment.center.events import Publish
 from catchment.center.results.bounds import law_of_aggregate
 from catchment.center.results.read import read_results
 from catchment.center.results.write import ResultTables
+from catchment.center.statuses import EXACT, ON_TIME
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.replay.spool import ARRIVAL, ROWS_PER_BATCH
 from catchment.shedding.fragment_stats import SheddableFragment

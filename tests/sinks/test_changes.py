@@ -18,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.aggregates import make_aggregate, partials
-from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME, Publish
+from catchment.center.events import Publish
 from catchment.center.results.bounds import law_of_aggregate
 from catchment.center.results.read import read_results
 from catchment.center.results.write import ResultTables, UnfinishedRowsError
+from catchment.center.statuses import EARLY, EXACT, FINAL, ON_TIME
 from catchment.query.fragment import Fragment, Key
 from catchment.sinks.changes import ViewChanges
 from catchment.sinks.target import DELETED, INSERTED, OPERATION, RETRACTED, UPDATED, UPSERTED, ChangeBatch, Place

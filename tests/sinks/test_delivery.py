@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from catchment.center.events import FINAL, ON_TIME
+from catchment.center.statuses import FINAL, ON_TIME
 from catchment.deploy.deployment import Deployment
 from catchment.errors import QueryError
 from catchment.query.sql.parse import parse_sql

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from catchment.center.events import FINAL, ON_TIME
+from catchment.center.statuses import FINAL, ON_TIME
 from catchment.sinks.delivery import FAILING, UP_TO_DATE
 from catchment.sinks.target import ChangeBatch, PlacedTarget, SinkError
 from catchment.testing.check_target import PublishedView, deliver_all

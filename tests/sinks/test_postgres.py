@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from catchment.center.events import FINAL, ON_TIME
+from catchment.center.statuses import FINAL, ON_TIME
 from catchment.sinks.delivery import FAILING, UP_TO_DATE
 from catchment.sinks.target import PlacedTarget, SinkError
 from catchment.testing.check_target import PublishedView, check_target, deliver_all

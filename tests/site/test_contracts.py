@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from catchment.center.events import EXACT, FINAL
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import EXACT, FINAL
 from catchment.errors import StorageError
 from catchment.quality.contract import Contract
 from catchment.site import events as site_events

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from catchment.center.results.layout import open_table
+from catchment.center.results.newest_rows import open_table
 from catchment.center.results.read import read_results, read_windows
 from catchment.cli.main import app
 from catchment.deploy.role_files import read_status

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from catchment.center.events import EXACT, FINAL
+from catchment.center.statuses import EXACT, FINAL
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.heal import heal
 from catchment.errors import WireError

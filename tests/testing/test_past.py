@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from catchment.center.events import EXACT, FINAL, ON_TIME
+from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.submit import submit_text
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from catchment.center.events import EXACT, ON_TIME
 from catchment.center.results.bounds import column_laws
 from catchment.center.results.write import ResultTables
+from catchment.center.statuses import EXACT, ON_TIME
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.store import DeploymentStore
 from catchment.spark.evaluation.finish import make_finish

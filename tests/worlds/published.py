@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from catchment.aggregates import partials
-from catchment.center.events import EXACT, FINAL, ON_TIME, Publish
+from catchment.center.events import Publish
 from catchment.center.results.bounds import column_laws
 from catchment.center.results.write import ResultTables
+from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.project.config import Project
 from catchment.query.catalog import load_catalog
 from catchment.query.plan import QueryPlan

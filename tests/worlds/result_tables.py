@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.aggregates import make_aggregate, partials
-from catchment.center.events import EXACT, Publish
+from catchment.center.events import Publish
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results.bounds import law_of_aggregate
 from catchment.center.results.write import ResultTables
+from catchment.center.statuses import EXACT
 from catchment.query.fragment import Fragment, Key
 from catchment.timeline import Window, WindowSpec
 

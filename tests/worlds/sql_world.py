@@ -25,7 +25,8 @@ from catchment.center.deployed_changes import composed_changes
 from catchment.center.events import Compose, Publish
 from catchment.center.query import CenterQuery
 from catchment.center.results.bounds import column_laws
-from catchment.center.results.layout import INSTANT, newest_revisions
+from catchment.center.results.layout import INSTANT
+from catchment.center.results.newest_rows import newest_revisions
 from catchment.center.results.write import ResultTables
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import queries_of_plan

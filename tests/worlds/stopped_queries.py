@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from catchment.center.core import CenterCore
-from catchment.center.events import FINAL, Publish
+from catchment.center.events import Publish
 from catchment.center.query import CenterQuery, RepairRule
+from catchment.center.statuses import FINAL
 from catchment.deploy.store import DeploymentStore
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.deployed import Deployed, deploy_first

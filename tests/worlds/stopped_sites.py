@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from catchment.center.core import CenterCore
-from catchment.center.events import EXACT, FINAL, Publish
+from catchment.center.events import Publish
 from catchment.center.query import CenterQuery, RepairRule
+from catchment.center.statuses import EXACT, FINAL
 from catchment.quality.contract import Contract
 from catchment.site.events import FragmentAdded
 from catchment.site.policies.registry import policy_by_name

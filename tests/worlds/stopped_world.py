@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from catchment.center.core import CenterCore
-from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME, Publish
+from catchment.center.events import Publish
+from catchment.center.statuses import EARLY, EXACT, FINAL, ON_TIME
 from catchment.storage.codec import decode, encode
 from catchment.storage.host import Host
 from catchment.timeline import ManualClock, Window

@@ -16,19 +16,10 @@ import pyarrow as pa
 
 from catchment.aggregates import make_aggregate, partials
 from catchment.center.core import CenterCore
-from catchment.center.events import (
-    EXACT,
-    FINAL,
-    ON_TIME,
-    Expired,
-    Publish,
-    QueryAdded,
-    Recalled,
-    RosterChange,
-    SiteReplaced,
-)
+from catchment.center.events import Expired, Publish, QueryAdded, Recalled, RosterChange, SiteReplaced
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.progress.consumer import CAUSE, InboxConsumer
 from catchment.progress.events import Ticked
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key

@@ -18,7 +18,8 @@ from catchment.arrays import Floats, Ints, Mask
 from catchment.center.composed.tables import ComposedTables
 from catchment.center.events import Compose, Publish
 from catchment.center.late.registry import WINDOW_COLUMN
-from catchment.center.results.layout import flatten_states, instants, newest_revisions, recalled_schema
+from catchment.center.results.layout import flatten_states, instants, recalled_schema
+from catchment.center.results.newest_rows import newest_revisions
 from catchment.query.assembly import Assembly, Sessions
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.plan_nodes import FIRST_INSTANT, LAST_INSTANT

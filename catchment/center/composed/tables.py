@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.aggregates import partials
-from catchment.center.events import EXACT, FINAL, SUSPENDED, Compose, Publish
+from catchment.center.events import Compose, Publish
 from catchment.center.late.registry import WINDOW_COLUMN
-from catchment.center.results.layout import newest_revisions
+from catchment.center.results.newest_rows import newest_revisions
 from catchment.center.results.write import UNFINISHED, OnUnfinished, ResultTables, UnfinishedRowsError
+from catchment.center.statuses import EXACT, FINAL, SUSPENDED
 from catchment.quality.merge_sites import Lateness
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.plan import QueryPlan

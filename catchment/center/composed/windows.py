@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from catchment.center.composed.query import ComposedQuery
-from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME, SUSPENDED, Compose, Publish
+from catchment.center.events import Compose, Publish
+from catchment.center.statuses import EARLY, EXACT, FINAL, ON_TIME, SUSPENDED
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US, Window
 

@@ -19,8 +19,9 @@ from catchment.aggregates import Aggregate, partials
 from catchment.aggregates.grouped import floats_of
 from catchment.aggregates.shed_terms import ShedTerms, shed_terms
 from catchment.arrays import Floats
-from catchment.center.events import EXACT, FINAL, Publish
+from catchment.center.events import Publish
 from catchment.center.results.layout import struct_of
+from catchment.center.statuses import EXACT, FINAL
 from catchment.progress.deferred import is_complete
 from catchment.quality.laws import BoundLaw, law_of, rank_factor
 from catchment.quality.merge_sites import Lateness

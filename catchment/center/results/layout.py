@@ -1,23 +1,16 @@
-"""How rows lie in the tables of results: columns, the struct of a row's state, and the newest row of each key."""
+"""How rows lie in the tables of results: columns, and the struct of a row's state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catchment.aggregates import partials
-from catchment.arrays import Ints
 from catchment.center.events import Expired, Publish
 from catchment.center.late.registry import WINDOW_COLUMN
+from catchment.center.results.newest_rows import NOTHING, fields_of
 from catchment.query.fragment import SLICE_COLUMN, Fragment
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 INSTANT = pa.timestamp("us", tz="UTC")
 
@@ -38,35 +31,6 @@ RESERVED = (
     "state",
 )
 NAMES = pa.list_(pa.string())
-_NOTHING = "nothing"  # the one field of an empty struct: Delta has no struct without fields
-
-
-def open_table(path: Path) -> DeltaTable | None:
-    """Return a Delta table, or None where there is none yet."""
-    from deltalake import DeltaTable  # a machine that plans, and has no tables, need not have it installed
-
-    return DeltaTable(path) if DeltaTable.is_deltatable(str(path)) else None
-
-
-# --- the newest row of each key -----------------------------------------------------------------------------------
-
-
-def last_rows(keys: pa.Table) -> Ints:
-    """Return the number of the last row of each distinct key, ascending."""
-    codes, distinct = partials.group_codes(keys, keys.column_names)
-    last = np.zeros(distinct.num_rows, dtype=np.int64)
-    last[codes] = np.arange(keys.num_rows)  # later assignments win
-    return np.sort(last)
-
-
-def newest_revisions(rows: pa.Table) -> pa.Table:
-    """Return the newest revision of each (window, key)."""
-    if not rows.num_rows:
-        return rows
-    keys = pa.table({"window_start": rows["window_start"], **_fields(rows["state"], "key")})
-    by_revision = np.argsort(rows["revision"].to_numpy(), kind="stable")
-    newest = by_revision[last_rows(keys.take(pa.array(by_revision)))]
-    return rows.take(pa.array(np.sort(newest)))
 
 
 # --- the state of a row -------------------------------------------------------------------------------------------
@@ -83,7 +47,7 @@ def state_of(rows: pa.Table, fragment: Fragment) -> pa.Array:
 def flatten_states(rows: pa.Table) -> pa.Table:
     """Return (window_start_us, keys..., states...) of published rows."""
     starts = rows["window_start"].cast(pa.timestamp("us")).cast(pa.int64())
-    return pa.table({WINDOW_COLUMN: starts, **_fields(rows["state"], "key"), **_fields(rows["state"], "partial")})
+    return pa.table({WINDOW_COLUMN: starts, **fields_of(rows["state"], "key"), **fields_of(rows["state"], "partial")})
 
 
 def retracted_state(keys: pa.Table, fragment: Fragment) -> pa.Array:
@@ -99,13 +63,13 @@ def without_retracted(rows: pa.Table) -> pa.Table:
     if not rows.num_rows:
         return rows
     inner = pc.struct_field(rows["state"].combine_chunks(), "partial")
-    has_states = any(f.name != _NOTHING for f in inner.type)
+    has_states = any(f.name != NOTHING for f in inner.type)
     return rows.filter(pc.is_valid(inner)) if has_states else rows
 
 
 def key_columns(rows: pa.Table) -> dict[str, pa.Array]:
     """Return the keys of published rows, by name; those of rows without an answer too."""
-    return _fields(rows["state"], "key")
+    return fields_of(rows["state"], "key")
 
 
 def recalled_schema(fragment: Fragment) -> pa.Schema:
@@ -117,15 +81,9 @@ def recalled_schema(fragment: Fragment) -> pa.Schema:
 def struct_of(columns: dict[str, pa.Array | pa.ChunkedArray], n: int) -> pa.Array:
     """Return columns of `n` rows as one struct."""
     if not columns:
-        return pa.nulls(n, pa.struct([pa.field(_NOTHING, pa.float64())]))
+        return pa.nulls(n, pa.struct([pa.field(NOTHING, pa.float64())]))
     arrays = [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns.values()]
     return pa.StructArray.from_arrays(arrays, names=list(columns))
-
-
-def _fields(state: pa.ChunkedArray, part: str) -> dict[str, pa.Array]:
-    """Return the columns of one part of the state; none where a query has no keys."""
-    inner = pc.struct_field(state.combine_chunks(), part)
-    return {f.name: pc.struct_field(inner, f.name) for f in inner.type if f.name != _NOTHING}
 
 
 # --- rows beside the results --------------------------------------------------------------------------------------

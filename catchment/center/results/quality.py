@@ -17,8 +17,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from catchment.center.events import EARLY, EXACT, FINAL, ON_TIME
 from catchment.center.results.read import read_results, read_windows
+from catchment.center.statuses import EARLY, EXACT, FINAL, ON_TIME
 
 MAX_WINDOWS = 1000
 _TOLERANCE = 1e-9

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catchment.center.events import EXACT, FINAL
-from catchment.center.results.layout import last_rows, newest_revisions, open_table
 from catchment.center.results.names import newest_name
+from catchment.center.results.newest_rows import last_rows, newest_revisions, open_table
+from catchment.center.statuses import EXACT, FINAL
 from catchment.errors import CenterError
 from catchment.query.definition_names import view_of
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from catchment.aggregates import partials
 from catchment.center.late.registry import WINDOW_COLUMN, with_window
-from catchment.center.results.layout import last_rows
+from catchment.center.results.newest_rows import last_rows
 
 MAX_BYTES = 32 << 20
 

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from catchment.center.events import FINAL, Action, Publish
+from catchment.center.events import Action, Publish
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results.layout import instants
 from catchment.center.results.write import ResultTables
+from catchment.center.statuses import FINAL
 from catchment.query.window_repair import WindowRepair
 
 _WORD = ("window_start", "revision", "status", "coverage", "missing_sites", "entry", "step")

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from catchment.center.results.delta_log import remove_torn_commits, sync_commits
-from catchment.center.results.layout import INSTANT, open_table
+from catchment.center.results.layout import INSTANT
+from catchment.center.results.newest_rows import open_table
 
 APPLICATION = "catchment"  # the name under which Delta remembers the number of the last append
 COMPACT_ABOVE_FILES = 64

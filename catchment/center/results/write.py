@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from catchment.aggregates import partials
 from catchment.arrays import Floats
-from catchment.center.events import EARLY, SUSPENDED, Expired, Publish, UnfinishedRevision
+from catchment.center.events import Expired, Publish, UnfinishedRevision
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results.bounds import DELTA, ColumnLaw, ResultBounds, RowBounds
 from catchment.center.results.layout import (
@@ -32,7 +32,6 @@ from catchment.center.results.layout import (
     flatten_states,
     instants,
     late_rows,
-    newest_revisions,
     recalled_schema,
     retracted_state,
     source_names,
@@ -40,8 +39,10 @@ from catchment.center.results.layout import (
     window_rows,
     without_retracted,
 )
+from catchment.center.results.newest_rows import newest_revisions
 from catchment.center.results.recent import RecentRows
 from catchment.center.results.store import DeltaStore, TableStore
+from catchment.center.statuses import EARLY, SUSPENDED
 from catchment.errors import AggregateError, CenterError
 from catchment.quality.contract import LATE_SHARE
 from catchment.query.fragment import Fragment

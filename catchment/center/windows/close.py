@@ -15,9 +15,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from catchment.center.events import FINAL, Publish
+from catchment.center.events import Publish
 from catchment.center.query import CenterQuery
 from catchment.center.roster import lost_sites
+from catchment.center.statuses import FINAL
 from catchment.center.windows.closed import ClosedWindow, SiteMarks
 from catchment.center.windows.early import EarlyAnswers
 from catchment.center.windows.instants import SortedInstants

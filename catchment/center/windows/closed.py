@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from catchment.center.events import EXACT, ON_TIME, SUSPENDED
 from catchment.center.roster import Lost
+from catchment.center.statuses import EXACT, ON_TIME, SUSPENDED
 from catchment.quality.contract import WatchedQuantity
 from catchment.quality.merge_sites import ColumnLateness, Lateness, SiteEstimate, expected_count, merge_lateness
 from catchment.storage.codec import stored

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from catchment.center.events import EARLY, DeferredRows, Publish
+from catchment.center.events import DeferredRows, Publish
 from catchment.center.late.registry import WINDOW_COLUMN, LateRegistry
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import EARLY
 from catchment.center.windows.closed import ClosedWindow
 from catchment.center.windows.outstanding import Outstanding
 from catchment.quality.merge_sites import Lateness

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from catchment.center.events import EXACT, Action, Publish
+from catchment.center.events import Action, Publish
 from catchment.center.late.registry import LateRegistry
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import EXACT
 from catchment.center.windows.closed import ClosedWindow
 from catchment.center.windows.open import OpenSlices
 from catchment.center.windows.recent import EarlyWindow

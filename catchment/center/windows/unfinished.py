@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catchment.center.events import EARLY, SUSPENDED, Action, AnswersSuspended, Publish, UnfinishedRevision
+from catchment.center.events import Action, AnswersSuspended, Publish, UnfinishedRevision
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.query import CenterQuery
+from catchment.center.statuses import EARLY, SUSPENDED
 from catchment.center.windows.publish import WindowPublisher
 from catchment.storage.codec import stored
 

@@ -2,6 +2,7 @@
 
 Sites and the center speak over real sockets in every case; in one process they are wired on loopback. The runner
 is the only part that waits: it ticks the pipelines, reports their state, and ends when every stream has ended.
+A process of relays alone needs no Spark and has a runner of its own (`catchment.deploy.relay_runner`).
 
 A light site is two parts: its source, which reads and sends, and its pipeline, which runs in the process of the site
 that evaluates, beside the inbox that it gives its partials to (`catchment.light.in_process`).
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -25,16 +26,15 @@ from catchment.deploy.expiry import ExpiryWatch
 from catchment.deploy.forwarding import ForwardServers
 from catchment.deploy.housekeeping import SiteHousekeeping
 from catchment.deploy.rebalance import Rebalancer
+from catchment.deploy.relay_runner import TICK_S, Report, end_former_lives, open_window_traces
 from catchment.deploy.relays import Relays
 from catchment.deploy.role_files import open_state_folder, refuse_changed_streams, refuse_redefined_views, write_status
 from catchment.deploy.sites import LeavingSites
 from catchment.deploy.watcher import DeploymentWatcher
-from catchment.errors import EngineError
 from catchment.light.in_process import LightSites
 from catchment.project.routes import first_link, outgoing_link
 from catchment.receivers.site_receivers import SiteReceivers
 from catchment.shedding.monitor import LoadMonitor
-from catchment.site.outbox_writer import needs_new_life
 from catchment.spark.evaluation.evaluator import SparkEvaluator
 from catchment.spark.pipelines.center_role import CenterRole
 from catchment.spark.pipelines.shedding import MakeMonitor
@@ -50,20 +50,13 @@ from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.uplink import Uplink
 
-if TYPE_CHECKING:
-    from catchment.deploy.window_traces import WindowTraces
-
-TICK_S = 0.25  # how often pipelines are ticked
-
-Report = Callable[[Mapping[str, Any]], None]
-
 
 @dataclass
 class Runner:
     """Runs some roles of a project in this process."""
 
     deployment: Deployment
-    spark: SparkSession | None  # None where only relays run here
+    spark: SparkSession
     sites: Sequence[str]
     with_center: bool
     clock: Clock = field(default_factory=SystemClock)
@@ -86,7 +79,7 @@ class Runner:
         self.watcher = DeploymentWatcher(self.deployment)
         self.rebalancer = Rebalancer(self.watcher)
         self.leaving_sites = LeavingSites(self.watcher)
-        self._traces = self._open_traces()
+        self._traces = open_window_traces(self.deployment, self.clock, self._closing)
         functions = self.deployment.catalog.functions.summary
         self.connections = Connections(
             self.project,
@@ -111,16 +104,6 @@ class Runner:
             self.forwarding.status,
         )
 
-    def _open_traces(self) -> WindowTraces | None:
-        """Return what sends the lives of windows to a collector; None, and nothing imported, where that is off."""
-        if self.project.traces.endpoint is None:
-            return None
-        from catchment.deploy.window_traces import open_traces
-
-        traces = open_traces(self.deployment, self.clock, self.project.traces)
-        self._closing.callback(traces.close)
-        return traces
-
     def start(self) -> None:
         """Start the center first, so that sites find it listening; then the relays, then the sites."""
         open_state_folder(self.project.state_folder)
@@ -128,7 +111,7 @@ class Runner:
         self.light.follow_arrivals(self.deployment, self._evaluated_here())
         if self.with_center:
             self._center = CenterRole(
-                self.deployment, self._session, self.clock, self.connections, self.on_segment, self._traces
+                self.deployment, self.spark, self.clock, self.connections, self.on_segment, self._traces
             )
             self.watcher.acknowledge()
             self.on_reached(self.deployment)
@@ -169,18 +152,13 @@ class Runner:
         """The center, if it runs in this process."""
         return None if self._center is None else self._center.pipeline
 
-    @property
-    def _session(self) -> SparkSession:
-        assert self.spark is not None, "sites that read streams, and the center, run on Spark"
-        return self.spark
-
     @cached_property
     def _evaluator(self) -> SparkEvaluator:
         return SparkEvaluator(self._tables)
 
     @cached_property
     def _tables(self) -> LookupTables:
-        return LookupTables(self._session, self.deployment.catalog.tables, self.project.folder, self.clock)
+        return LookupTables(self.spark, self.deployment.catalog.tables, self.project.folder, self.clock)
 
     def _start_site(self, site: str) -> None:
         refuse_redefined_views(self.project.site_folder(site), self.deployment.plans)
@@ -189,7 +167,7 @@ class Runner:
         if not is_light:
             self._receivers[site] = self._start_receiving(site)
         pipeline = SitePipeline(
-            self._session,
+            self.spark,
             self.project,
             site,
             self.deployment.streams_at(site),
@@ -254,8 +232,6 @@ class Runner:
         """
         if not all(p.finished for p in self.pipelines):
             return False
-        if self._center is None and not self.pipelines and self.forwarding.running:
-            return False  # it forwards for others until it is stopped
         if not self.relays.is_finished(self.once and bool(self.pipelines)):
             return False
         return self._center is None or self._center.is_finished(self.once and bool(self.pipelines))
@@ -300,17 +276,8 @@ class Runner:
             self.leaving_sites.step(self._center.pipeline.core)
         if self.watcher.sites_may_follow():
             self._follow_sites()
-        self._end_former_lives()
-
-    def _end_former_lives(self) -> None:
-        """End a process in which somebody runs who was ordered to be healed: a new life begins with a start."""
         outboxes = [*(p.outbox for p in self.pipelines), *(r.outbox for r in self.relays.running.values())]
-        for outbox in outboxes:
-            if needs_new_life(outbox, self.deployment.deployed.orders):
-                raise EngineError(
-                    f"{outbox.origin} was ordered to be healed, and this process runs its former life",
-                    hint="start it again: it goes on in its new life, and what was merged of it is computed again",
-                )
+        end_former_lives(outboxes, self.deployment.deployed.orders)
 
     def _follow_sites(self) -> None:
         self.light.follow_arrivals(self.deployment, self._evaluated_here())

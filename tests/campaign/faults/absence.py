@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from catchment.center.events import FINAL
+from catchment.center.statuses import FINAL
 from tests.campaign.faults.base import Fault
 from tests.campaign.feed import WINDOW_S
 from tests.campaign.living import ROLES, SITES, Lack
