@@ -75,6 +75,7 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
         *_readers(status["sites"]),
         *_quarantined(status["sites"]),
         *_implausible_times(status["sites"]),
+        *_broken_statements(status["sites"]),
         *_pasts(status["sites"]),
         *_ending_certificates(status["sites"]),
     )
@@ -156,6 +157,21 @@ def _quarantined(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
     for name, site in sites.items():
         if site.get("quarantined"):
             yield Text(f"{name}: {site['quarantined']:,} records could not be used (catchment show quarantine)")
+
+
+def _broken_statements(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Name the sources that sent records after they had stated that none would come, and statements not believed."""
+    for name, site in sites.items():
+        for stream, stated in site.get("stated", {}).items():
+            if stated["late_records"]:
+                who = ", ".join(f"{source} {count:,}" for source, count in stated["late_after_stated"].items())
+                told = f"{stated['late_records']:,} records of {stream} came after their source had stated its progress"
+                yield Text(f"{name}: {told}: {who}")
+            if stated["implausible"]:
+                yield Text(
+                    f"{name}: {stated['implausible']:,} statements of progress of {stream} are ahead of the clock, and "
+                    "are not believed"
+                )
 
 
 def _center_notices(center: Mapping[str, Any]) -> Iterator[RenderableType]:

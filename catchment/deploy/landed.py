@@ -26,5 +26,12 @@ def as_arrived(stream: Stream, project: Project) -> Stream:
     if not isinstance(connector, FilesConnector | ReceivedConnector) or connector.format == "parquet":
         return stream
     path = project.arrived_folder("{site}", stream.name).relative_to(project.folder)
-    files = FilesConnector(str(path), connector.format, False, connector.delimiter, removed_when_read=True)
+    files = FilesConnector(
+        str(path),
+        connector.format,
+        False,
+        connector.delimiter,
+        removed_when_read=True,
+        filled_columns=connector.filled_columns,
+    )
     return replace(stream, connector=files)

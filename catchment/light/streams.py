@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from catchment.errors import ConfigError
 from catchment.project.options import options_of, read_options
+from catchment.query.marker_form import MarkerForm
 from catchment.query.sql.connectors import CONNECTORS, FilesConnector, ReceivedConnector, ReplayConnector
 from catchment.storage.files import make_folder, read_record, write_record
 
@@ -30,6 +31,7 @@ class LightStream:
 
     name: str
     connector: LightConnector
+    marker: MarkerForm | None = None  # how its sources state their progress, if they may
 
 
 def light_streams(site: str, declared: Iterable[Stream]) -> tuple[LightStream, ...]:
@@ -45,7 +47,7 @@ def _light_stream(site: str, stream: Stream) -> LightStream:
         raise _refusal(site, stream, "reads Parquet files", "lines of JSON or CSV")
     if isinstance(connector, FilesConnector) and connector.format == "csv" and connector.header:
         raise _refusal(site, stream, "reads CSV files with a line of names", "CSV with header = false, or JSON lines")
-    return LightStream(stream.name, connector)
+    return LightStream(stream.name, connector, stream.marker)
 
 
 def _refusal(site: str, stream: Stream, found: str, possible: str) -> ConfigError:
@@ -59,7 +61,9 @@ def _refusal(site: str, stream: Stream, found: str, possible: str) -> ConfigErro
 def write_streams(folder: Path, streams: Sequence[LightStream]) -> None:
     """Write down, for the process of a light site, what it reads."""
     make_folder(folder)
-    write_record(folder / STREAMS_FILE, {"streams": {s.name: s.connector.to_options() for s in streams}})
+    markers = {s.name: s.marker.to_record() for s in streams if s.marker is not None}
+    record = {"streams": {s.name: s.connector.to_options() for s in streams}, "markers": markers}
+    write_record(folder / STREAMS_FILE, record)
 
 
 def read_streams(folder: Path) -> tuple[LightStream, ...]:
@@ -70,7 +74,9 @@ def read_streams(folder: Path) -> tuple[LightStream, ...]:
             f"there is no {STREAMS_FILE} in {folder}",
             hint="a light site is started with: catchment site NAME -p PROJECT",
         )
-    return tuple(LightStream(name, _read_connector(name, options)) for name, options in record["streams"].items())
+    markers = {name: MarkerForm.from_record(form) for name, form in record.get("markers", {}).items()}
+    declared = record["streams"].items()
+    return tuple(LightStream(name, _read_connector(name, given), markers.get(name)) for name, given in declared)
 
 
 def _read_connector(stream: str, options: dict[str, Any]) -> LightConnector:

@@ -3,22 +3,28 @@
 A request shows a token, and may have an `Idempotency-Key`: if it is sent again, because no answer came, its records are
 not counted again. Without a key they are. Bodies, requests at a time and what waits for the site are bounded; beyond
 that the answer is 413 or 503, and the sender tries again later.
+
+`POST /streams/NAME/progress` states that nothing before an instant will come any more, from one source or at all: it
+lands as a marker behind the records that were confirmed before it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import secrets
 import socket
 import threading
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from catchment.errors import ConfigError
+from catchment.errors import CatchmentError, ConfigError
 from catchment.keys.private_files import create_secret
+from catchment.query.marker_form import MarkerForm
 from catchment.receivers.landing import ReceivedLines
 from catchment.receivers.lines import complete_lines
 from catchment.receivers.writer import KeyReusedError, LandingWriter, NoRoomError
@@ -68,9 +74,13 @@ class HttpReceiver:
         self._address = address
         self._token = read_http_token(site_folder)
         self._writers: dict[str, LandingWriter] = {}
+        self._markers: dict[str, MarkerForm] = {}  # of the streams whose sources may state their progress
         self.denied = 0  # requests without a valid token
         app = Starlette(
-            routes=[Route("/streams/{name}", self._post, methods=["POST"])],
+            routes=[
+                Route("/streams/{name}", self._post, methods=["POST"]),
+                Route("/streams/{name}/progress", self._post_progress, methods=["POST"]),
+            ],
             exception_handlers={HTTPException: _explain},
         )
         config = uvicorn.Config(
@@ -102,13 +112,16 @@ class HttpReceiver:
             ) from error
         self._thread.start()
 
-    def serve(self, stream: str, writer: LandingWriter) -> None:
-        """Receive the records of one more stream."""
+    def serve(self, stream: str, writer: LandingWriter, marker: MarkerForm | None = None) -> None:
+        """Receive the records of one more stream, and what its sources state, if they may."""
+        if marker is not None:
+            self._markers[stream] = marker
         self._writers[stream] = writer
 
     def end(self, stream: str) -> None:
         """Receive the records of a stream no longer."""
         self._writers.pop(stream, None)
+        self._markers.pop(stream, None)
 
     def status(self) -> dict[str, Any]:
         """Return where it listens, and how many requests it denied, as plain JSON."""
@@ -131,17 +144,42 @@ class HttpReceiver:
         self._server.run([self._socket])
 
     async def _post(self, request: Request) -> JSONResponse:
+        _, writer = self._find(request)
+        delivery = _read_delivery(await _read_body(request), request.headers.get("idempotency-key"))
+        if not delivery.records:
+            return JSONResponse({"records": 0, "repeated": False})
+        is_new = await self._land(writer, delivery)
+        return JSONResponse({"records": delivery.records, "repeated": not is_new})
+
+    async def _post_progress(self, request: Request) -> JSONResponse:
+        name, writer = self._find(request)
+        form = self._markers.get(name)
+        if form is None:
+            raise HTTPException(
+                409, f"stream {name!r} takes no progress: declare a TIMESTAMP column, and name it as progress_column"
+            )
+        before, source = _read_progress(await _read_body(request))
+        try:
+            line = form.write_line(before, source)
+        except CatchmentError as error:
+            raise HTTPException(400, f"{error.message}; {error.hint}") from error
+        is_new = await self._land(writer, _read_delivery(line, request.headers.get("idempotency-key")))
+        return JSONResponse({"before": before.isoformat(), "source": source, "repeated": not is_new})
+
+    def _find(self, request: Request) -> tuple[str, LandingWriter]:
+        """Return the stream of a request that shows the token, and where its records land."""
         self._check_token(request)
         name = request.path_params["name"]
         writer = self._writers.get(name)
         if writer is None:
             raise HTTPException(404, f"no stream {name!r} is received here: {', '.join(sorted(self._writers))}")
-        delivery = _read_delivery(await _read_body(request), request.headers.get("idempotency-key"))
-        if not delivery.records:
-            return JSONResponse({"records": 0, "repeated": False})
+        return name, writer
+
+    async def _land(self, writer: LandingWriter, delivery: ReceivedLines) -> bool:
+        """Let a delivery land; return whether it is new."""
         try:
             landed = asyncio.wrap_future(writer.offer(delivery, is_key_unique=True))
-            is_new = await asyncio.wait_for(asyncio.shield(landed), CONFIRM_S)
+            return await asyncio.wait_for(asyncio.shield(landed), CONFIRM_S)
         except KeyReusedError as error:
             raise HTTPException(409, f"{error.message}; {error.hint}") from error
         except NoRoomError as error:
@@ -150,7 +188,6 @@ class HttpReceiver:
             raise HTTPException(
                 503, "the disk has not confirmed the records; send them again, with the same key"
             ) from error
-        return JSONResponse({"records": delivery.records, "repeated": not is_new})
 
     def _check_token(self, request: Request) -> None:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -184,6 +221,20 @@ def _read_delivery(body: bytes, key: str | None) -> ReceivedLines:
         raise HTTPException(400, "this is a JSON array; send one object per line")
     lines, records = complete_lines(body)
     return ReceivedLines(lines, records, key, sha256(lines).hexdigest() if key is not None else "")
+
+
+def _read_progress(body: bytes) -> tuple[datetime, str | None]:
+    """Return the instant that a request states, and of which source; None stands for the whole stream."""
+    expected = '{"before": "2026-01-31T14:00:00Z"}, and "source": NAME if one source states it'
+    try:
+        stated = json.loads(body)
+        before = datetime.fromisoformat(stated.pop("before"))
+        source = stated.pop("source", None)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise HTTPException(400, f"this is no statement of progress; send {expected}") from error
+    if stated or not (source is None or isinstance(source, str)):
+        raise HTTPException(400, f"this is no statement of progress; send {expected}")
+    return before if before.tzinfo is not None else before.replace(tzinfo=UTC), source
 
 
 async def _explain(request: Request, error: Exception) -> JSONResponse:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from catchment.project.config import Project
+from catchment.query.marker_form import MarkerForm
 from catchment.query.sql.connectors import HttpConnector, MqttConnector, ReceivedConnector
 from catchment.receivers.landing import LandingFolder
 from catchment.receivers.writer import LandingWriter
@@ -26,6 +27,9 @@ class NamedStream(Protocol):
     @property
     def connector(self) -> object: ...
 
+    @property
+    def marker(self) -> MarkerForm | None: ...
+
 
 class SiteReceivers:
     """Receives the records of some streams at one site, for as long as the site runs."""
@@ -45,12 +49,13 @@ class SiteReceivers:
 
     def follow(self, streams: Iterable[NamedStream]) -> None:
         """Begin to receive for streams that are new; one that nobody reads any more is received no longer."""
-        received = {s.name: s.connector for s in streams if isinstance(s.connector, ReceivedConnector)}
-        for name in [n for n in self._writers if n not in received]:
+        received = [(s.name, s.connector, s.marker) for s in streams if isinstance(s.connector, ReceivedConnector)]
+        names = {name for name, _, _ in received}
+        for name in [n for n in self._writers if n not in names]:
             self._end(name)
-        for name, connector in received.items():
+        for name, connector, marker in received:
             if name not in self._writers:
-                self._begin(name, connector)
+                self._begin(name, connector, marker)
 
     def stop(self) -> None:
         """Receive nothing more; what was received lands first."""
@@ -68,7 +73,7 @@ class SiteReceivers:
             found[name] = {**writer.status(), **({} if receiver is None else receiver.status())}
         return found
 
-    def _begin(self, name: str, connector: ReceivedConnector) -> None:
+    def _begin(self, name: str, connector: ReceivedConnector, marker: MarkerForm | None) -> None:
         is_patient = isinstance(connector, MqttConnector)
         what = f"stream {name!r} at site {self._site!r}"
         writer = LandingWriter(self._open_folder(name, connector), what, is_patient=is_patient)
@@ -83,7 +88,7 @@ class SiteReceivers:
             self._mqtt[name] = MqttReceiver(connector, self._site, client_id, settings, writer)
             self._mqtt[name].start()
         else:
-            self._listen().serve(name, writer)
+            self._listen().serve(name, writer, marker)
 
     def _end(self, name: str) -> None:
         if name in self._mqtt:

@@ -1,21 +1,24 @@
 """A source that a project brings itself: a class in a module of its folder, which reads records between two places.
 
-Three methods are the whole interface. A place is anything that JSON can hold, such as a number or a dictionary; only
-the source knows what it means. The engine keeps the places: after a restart it goes on from the last one, and it may
-read the same records again, so `read` must return the same ones for the same two places.
+Three methods are the whole interface, and a fourth if the source knows its own progress. A place is anything that JSON
+can hold, such as a number or a dictionary; only the source knows what it means. The engine keeps the places: after a
+restart it goes on from the last one, and it may read the same records again, so `read` must return the same ones for
+the same two places.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from catchment.errors import EngineError
+from catchment.query.instant_type import TIMESTAMP
 
 Place = Any  # what JSON can hold
 
@@ -31,6 +34,38 @@ class RecordSource(Protocol):
 
     def read(self, start: Place, end: Place) -> Iterable[pa.Table | pa.RecordBatch]:
         """Return the records between two places; the same ones whenever it is asked."""
+
+
+class StatingSource(RecordSource, Protocol):
+    """A source that knows how far it is, for a stream with a `progress_column`."""
+
+    def progress(self, end: Place) -> datetime | Mapping[str, datetime] | None:
+        """Return the instant before which nothing comes after this place, or one per source; None if it is unknown."""
+
+
+def state_progress(source: RecordSource, end: Place, progress: str | None, named: str | None) -> Iterator[pa.Table]:
+    """Yield what a source states of its progress at a place, as markers; nothing if it does not, or nobody asks.
+
+    `progress` and `named` are the columns of the stream that take the progress and the name of a source.
+    """
+    state = getattr(source, "progress", None)
+    stated = state(end) if progress is not None and state is not None else None
+    if stated is None or progress is None:
+        return
+    if not isinstance(stated, Mapping):
+        yield pa.table({progress: pa.array([_utc(stated)], TIMESTAMP)})
+    elif named is None:
+        raise EngineError(
+            "the source states the progress of several sources, and the stream names no source",
+            hint="set source = '<column>' in the stream's WITH (...), or return one instant for all",
+        )
+    elif stated:
+        instants = [_utc(instant) for instant in stated.values()]
+        yield pa.table({named: list(stated), progress: pa.array(instants, TIMESTAMP)})
+
+
+def _utc(instant: datetime) -> datetime:
+    return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
 
 
 def load_own_class(reference: str, folder: Path) -> Any:

@@ -15,6 +15,10 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "catchment_site_read_bytes_total": ("counter", "bytes of the files that a site has read since it started"),
     "catchment_site_quarantined_total": ("counter", "records that a site could not use"),
     "catchment_site_implausible_times_total": ("counter", "records whose event time is far from their stream"),
+    "catchment_site_late_after_stated_total": (
+        "counter",
+        "records that came after their source had stated that nothing so old would come",
+    ),
     "catchment_site_pending_rows": ("gauge", "partials that wait at a site to be sent"),
     "catchment_link_sent_bytes_total": ("counter", "bytes that were sent over a link since its site started"),
     "catchment_link_forwarded_bytes_total": ("counter", "of those, bytes that a site forwarded for others"),
@@ -65,6 +69,7 @@ def _samples(overview: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, st
         yield "catchment_site_read_bytes_total", at, site["read_bytes"]
         yield "catchment_site_quarantined_total", at, site["quarantined"]
         yield "catchment_site_implausible_times_total", at, site["implausible_times"]
+        yield "catchment_site_late_after_stated_total", at, site["late_after_stated"]
         yield "catchment_site_pending_rows", at, site["pending_rows"]
         yield from _way_samples(site)
     for link in overview["links"]:

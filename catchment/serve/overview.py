@@ -94,6 +94,7 @@ class OverviewReader:
             "pending_rows": status.get("pending_rows", 0),
             "quarantined": status.get("quarantined", 0),
             "implausible_times": status.get("implausible_times", 0),
+            "late_after_stated": sum(s["late_records"] for s in status.get("stated", {}).values()),
             "bytes_sent": status.get("bytes_sent", 0),
             "sent_bytes_per_s": status.get("sent_bytes_per_s") or 0.0,
             "queued_bytes": status.get("queued_bytes", 0),

@@ -39,6 +39,7 @@ from catchment.site.fragment import RunningFragment, SiteFragment
 from catchment.site.known_files import FilesRead, FolderSeen, KnownFilesState, KnownFolders, StreamTimes
 from catchment.site.policies.base import LinkView
 from catchment.site.reader import ReadingPaused, ReadingResumed
+from catchment.site.stated_progress import ProgressStated, StatedProgress, Statements
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordsQuarantined
 from catchment.storage.codec import stored
 from catchment.wire.messages import MarkFact, Repaired, Shed, Updates
@@ -60,7 +61,8 @@ class CacheLimits:
             )
 
 
-@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has paused, version 3 has files
+# Version 2 has paused, version 3 files, version 4 stated.
+@stored(version=4, migrations={1: dict, 2: dict, 3: dict})
 @dataclass
 class SiteState:
     """Everything that a site core knows."""
@@ -72,6 +74,7 @@ class SiteState:
     shed_facts: list[Shed | Repaired]
     paused: set[str] = field(default_factory=set)
     files: dict[str, KnownFilesState] = field(default_factory=dict)
+    stated: dict[str, StatedProgress] = field(default_factory=dict)
 
 
 class SiteCore:
@@ -85,6 +88,7 @@ class SiteCore:
         self._clocks: dict[str, EventClock] = {}
         self._link = LinkMeasured(None, 0, False)
         self._paused: set[str] = set()  # streams whose readers stand still
+        self._stated: dict[str, StatedProgress] = {}  # by stream, of those whose sources state their progress
         self._shed_facts: list[Shed | Repaired] = []  # what was shed and repaired, until the link takes it
 
     # --- events in, actions out ---------------------------------------------------------------------------------
@@ -104,7 +108,9 @@ class SiteCore:
         match event:
             case FragmentAdded():
                 self._add(event)
-                self._follow_marks(self._find(event.fragment.name), now_us)
+                fragment = self._find(event.fragment.name)
+                self._tell_statements(fragment, now_us)
+                self._follow_marks(fragment, now_us)
             case FragmentDropped(name=name):
                 self._clocks.pop(self._find(name).clock_name, None)
                 del self._fragments[name]
@@ -122,6 +128,8 @@ class SiteCore:
                 self._raise(event, now_us)
             case Observed():
                 self._observe(event, now_us)
+            case ProgressStated():
+                self._state(event, now_us)
             case LinkMeasured():
                 self._link = event
             case BatchAccepted(stream=stream):
@@ -192,6 +200,27 @@ class SiteCore:
             if slack.plan.query == event.query:
                 slack.observe(event.table, now_us)
         self._follow_marks(fragment, now_us)
+
+    def _state(self, event: ProgressStated, now_us: int) -> None:
+        """Believe what sources state: windows before it close without waiting."""
+        stated = self._stated.setdefault(event.stream, StatedProgress())
+        if not stated.take_in(event):
+            return
+        self._clock(event.stream).raise_to(stated.mark_us, now_us)
+        for fragment in (f for f in self._fragments.values() if f.fragment.stream == event.stream):
+            self._tell_statements(fragment, now_us)
+            self._follow_marks(fragment, now_us)
+
+    def _tell_statements(self, fragment: SiteFragment, now_us: int) -> None:
+        """Tell the slack controllers of a fragment what the sources of its stream have stated."""
+        stated = self._stated.get(fragment.fragment.stream)
+        if stated is None:
+            return
+        for slack in fragment.slacks:
+            if fragment.is_suspended:  # its controllers observe nothing
+                slack.pass_over(stated.mark_us)
+            else:
+                slack.believe(stated.statements, stated.mark_us, now_us)
 
     def _tick(self, now_us: int) -> None:
         for fragment in self._reading():
@@ -354,6 +383,11 @@ class SiteCore:
         """Return where a stream stands."""
         return StreamTimes(now_us, self.low_mark_us(stream), self.newest_read_us(stream))
 
+    def statements_of(self, stream: str) -> Statements:
+        """Return what the sources of a stream have stated."""
+        stated = self._stated.get(stream)
+        return Statements() if stated is None else stated.statements
+
     def is_waiting(self, now_us: int) -> bool:
         """Return whether a `Ticked` may do something though nothing was read: a window is due, or facts wait.
 
@@ -370,6 +404,10 @@ class SiteCore:
         """Return how the contract of each query that has one stands here, as plain JSON."""
         return {s.plan.query: s.status(now_us) for f in self._fragments.values() for s in f.slacks}
 
+    def stated_status(self) -> dict[str, Any]:
+        """Return what the sources of each stream have stated of their progress, as plain JSON."""
+        return {stream: stated.status() for stream, stated in self._stated.items()}
+
     # --- state --------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> SiteState:
@@ -384,6 +422,7 @@ class SiteCore:
             self._shed_facts,
             self._paused,
             self.files.snapshot(),
+            self._stated,
         )
 
     def restore(self, state: SiteState) -> None:
@@ -396,6 +435,7 @@ class SiteCore:
         self._shed_facts = state.shed_facts
         self._paused = state.paused
         self.files = KnownFolders.restored(state.files)
+        self._stated = state.stated
         for event in added:
             self._add(event)
 

@@ -20,6 +20,7 @@ from catchment.site.known_files import FilesRead, FolderSeen
 from catchment.site.policies.base import Policy
 from catchment.site.reader import ReadingPaused, ReadingResumed
 from catchment.site.slack import SlackPlan
+from catchment.site.stated_progress import ProgressStated
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordsQuarantined
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
@@ -147,6 +148,7 @@ Event = (
     | PastAbsorbed
     | LowMarkRaised
     | Observed
+    | ProgressStated
     | LinkMeasured
     | BatchShed
     | BatchRepaired

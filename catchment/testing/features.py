@@ -68,6 +68,8 @@ class Feature(StrEnum):
     UPGRADE = "upgrade"
     # views of some sites of their streams
     SITES = "sites"
+    # sources that state their progress, and some that do not keep it
+    PROGRESS = "progress"
 
 
 Features = frozenset[Feature]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from catchment.arrays import Ints
 from catchment.query.catalog import Catalog
+from catchment.query.sql.statements import Stream
 from catchment.testing.features import EVERYTHING, Feature, Features
 from catchment.testing.records import ArrivingRecords, Workload
 from catchment.timeline import SECOND_US
@@ -28,6 +31,7 @@ LATER = (
     Feature.UPGRADE,
     Feature.MESH,
     Feature.SITES,
+    Feature.PROGRESS,
 )
 STARTS = ("start = 'all'", "start = '8 s'", "start = '2026-01-01 00:00:05'")
 TIGHT_SHARE = 0.3  # of the projects whose center may hold almost nothing for open windows
@@ -36,6 +40,8 @@ NAMED_SHARE = 0.6  # of the views that name sites, where some do
 PROMISED_SHARE = 0.8  # of the views over a stream that is shed, where views have contracts
 POLICIES = ("batching", "streaming", "spillway", "hybrid:0.25", "lazy-empirical")
 PAGES = ("a", "b", "c", "ä")
+STATING_SHARE = 0.4  # of the records, where sources state their progress
+MARKER_SHARE = 0.5  # of the statements that are made once more, by a marker
 SECTIONS = {"a": "north", "b": "south", "c": "north"}  # ä is in no section
 
 _CALLS = (
@@ -243,6 +249,9 @@ class _Writer:
         options += ["shed = true"] if shed else []
         options += ["source = 'user'"] if self.chance.random() < 0.5 else []
         columns = "ts TIMESTAMP, page STRING, user INT, bytes BIGINT, ms DOUBLE"
+        if self._has(Feature.PROGRESS):
+            columns += ", done TIMESTAMP"
+            options.append("progress_column = 'done'")
         return f"CREATE STREAM {name} ({columns}) WITH ({', '.join(options)});"
 
     def _views(self) -> Iterator[str]:
@@ -338,6 +347,9 @@ def draw_workload(catalog: Catalog, chance: random.Random, features: Features = 
         for site in stream.sites or ():
             count = int(numbers.choice([8, 20, 50]))
             records, arrival_us = _draw_records(numbers, count, features)
+            if stream.progress_column is not None:
+                apart = np.random.default_rng(zlib.crc32(f"{stream.name} {site} {count}".encode()))
+                records, arrival_us = _state_progress(stream, records, arrival_us, apart)
             workload[stream.name, site] = ArrivingRecords.of(stream, site, records, arrival_us)
     return workload
 
@@ -369,3 +381,32 @@ def _draw_records(
         table = pa.concat_tables([table, table.take(pa.array(again))])
         arrival_us = np.concatenate([arrival_us, arrival_us[again] + numbers.integers(0, 3 * SECOND_US, again.size)])
     return table, arrival_us
+
+
+def _state_progress(
+    stream: Stream, records: pa.Table, arrival_us: Ints, numbers: np.random.Generator
+) -> tuple[pa.Table, Ints]:
+    """Return records some of which state the progress of their source, and markers that state nothing else.
+
+    Most statements are true: nothing before the instant arrives later from the source, or from any where they speak for
+    the whole stream. Some promise too much.
+    """
+    progress = str(stream.progress_column)
+    order = np.argsort(arrival_us, kind="stable")
+    records = records.take(pa.array(order))
+    arrival_us = arrival_us[order]
+    times_us = np.asarray(records[stream.event_time].cast(pa.int64()).fill_null(2**62))
+    users = records["user"].to_pylist()
+    stated: list[int | None] = []
+    for row, user in enumerate(users):
+        is_whole = stream.source is None or user is None
+        later = [int(times_us[i]) for i in range(row + 1, len(users)) if is_whole or users[i] == user]
+        promised_us = min(*later, int(arrival_us[row])) if later else int(arrival_us[row])
+        promised_us += int(numbers.choice([0, 0, 0, 0, 5 * SECOND_US]))
+        stated.append(promised_us if numbers.random() < STATING_SHARE else None)
+    records = records.append_column(progress, pa.array(stated, pa.int64()).cast(pa.timestamp("us", tz="UTC")))
+    chosen = np.flatnonzero([s is not None and numbers.random() < MARKER_SHARE for s in stated])
+    again = records.take(pa.array(chosen))
+    kept = ("user", progress)
+    markers = {f.name: again[f.name] if f.name in kept else pa.nulls(len(chosen), f.type) for f in records.schema}
+    return pa.concat_tables([records, pa.table(markers)]), np.concatenate([arrival_us, arrival_us[chosen]])

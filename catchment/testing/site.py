@@ -35,12 +35,15 @@ from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised, Observed
 from catchment.site.outbox_writer import OutboxWriter, needs_new_life, recover
 from catchment.site.plausible import PlausibleTimes, count_far, far_us, find_plausible_times, needs_check
+from catchment.site.stated_progress import ProgressStated
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.testing.evaluate import FragmentRows, PureEvaluator
 from catchment.testing.network import SimulatedSender
 from catchment.testing.records import ArrivingRecords
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock, Slicing
+from catchment.vectorised.heard import HeardSources
+from catchment.vectorised.records import RecordColumns
 from catchment.wire.messages import Updates
 from catchment.wire.outbox import Outbox
 
@@ -285,6 +288,7 @@ class SimulatedSite:
         taken = np.zeros(len(reader.log.arrivals), dtype=np.bool_)
         taken[batch.start : batch.end] = reader.log.arrivals.are_good[batch.start : batch.end]
         times, limits = self._check_times(reader, taken)
+        stated = self._hear(reader, batch, taken)
         rate = self.around.shed_rate() if reader.stream.shed else 1.0
         events = self._reduce(reader, batch, taken, rate, times, limits)
         if times is not None:
@@ -296,8 +300,22 @@ class SimulatedSite:
             events.append(LowMarkRaised(name, mark_us, read_us=read_us))
         reader.log.accepted[batch.start : batch.end] = taken[batch.start : batch.end]
         reader.log.durable = max(reader.log.durable, batch.number + 1)
-        self.host.submit(name, [*events, self._measure_link()], batch=batch.number)
+        self.host.submit(name, [*events, *stated, self._measure_link()], batch=batch.number)
         self._count(batch, int(taken.sum()), reader)
+
+    def _hear(self, reader: StreamReader, batch: Batch, taken: Mask) -> list[ProgressStated]:
+        """Return what the sources of a batch state, as the pass over files hears it."""
+        heard = HeardSources.of(reader.stream)
+        if heard is None:
+            return []
+        heard = heard.after(self.core.statements_of(reader.stream.name))
+        inside = slice(batch.start, batch.end)
+        records = RecordColumns.of(reader.log.arrivals.table[inside], reader.stream.schema)
+        is_marker = heard.find_markers(records)
+        good = records.filter(pa.array(taken[inside] & ~is_marker))
+        table = heard.hear(good, records.filter(pa.array(is_marker)))
+        limit_us = self.around.clock.now_us() + reader.agreed_time.jump_us
+        return [ProgressStated(reader.stream.name, table, limit_us)]
 
     def _check_times(self, reader: StreamReader, taken: Mask) -> tuple[BatchTimes | None, PlausibleTimes | None]:
         """Judge the event times of a batch; records whose times are not plausible are taken out of `taken`."""

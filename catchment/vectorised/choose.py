@@ -17,6 +17,7 @@ from catchment.site.slack import watched_values
 from catchment.vectorised.coercion import NotVectorisedError, is_plain, type_name
 from catchment.vectorised.csv_lines import CsvLineParser
 from catchment.vectorised.fragments import VectorFragment, VectorWatch, vectorise_fragment, vectorise_watch
+from catchment.vectorised.heard import HeardSources
 from catchment.vectorised.json_lines import JsonLineParser
 from catchment.vectorised.scan import ScanPlan
 from catchment.vectorised.text_values import is_readable
@@ -112,6 +113,10 @@ def why_native(stream: Stream, project: Project) -> str | None:
             return f"the column {column.name} is {type_name(column.type)}, which Spark parses in {connector.format}"
         if _keeps_history(stream, project) and not is_plain(column.type):
             return f"the column {column.name} is {type_name(column.type)}"
+    try:
+        HeardSources.of(stream)
+    except NotVectorisedError as error:
+        return error.message
     return None
 
 
@@ -138,6 +143,7 @@ def choose_scanned(
         (*(fragment for fragment, _ in vectorised), *counted),
         tuple(watch for _, watches in vectorised for watch in watches),
         _lines_of(stream, header),
+        HeardSources.of(stream),
     )
     return ScanChoice(
         scan,

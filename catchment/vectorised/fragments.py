@@ -233,12 +233,14 @@ def vectorise_fragment(fragment: Fragment, columns: pa.Schema) -> VectorFragment
 def vectorise_watch(fragment: Fragment, source: str | None, values: Sequence[str], columns: pa.Schema) -> VectorWatch:
     """Return what is observed of a fragment's records, by source."""
     _check_input(fragment, columns)
-    named = None if source is None else _as_text(InputColumn(columns.field(source).type, source))
+    named = None if source is None else source_as_text(source, columns)
     translated = tuple(_translate_typed(value, pa.float64(), fragment, columns) for value in values)
     return VectorWatch(fragment.event_time, fragment.slicing, _condition(fragment, columns), named, translated)
 
 
-def _as_text(column: InputColumn) -> VectorExpression:
+def source_as_text(source: str, columns: pa.Schema) -> VectorExpression:
+    """Return the column that names the sources of records, as text."""
+    column = InputColumn(columns.field(source).type, source)
     if column.type == pa.string():
         return column
     if not pa.types.is_signed_integer(column.type):

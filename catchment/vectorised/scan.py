@@ -24,6 +24,7 @@ from catchment.storage.files import sync_files
 from catchment.vectorised.coercion import NotVectorisedError
 from catchment.vectorised.csv_lines import CsvLineParser
 from catchment.vectorised.fragments import EvaluatedRecords, TableCollector, Taken, VectorFragment, VectorWatch
+from catchment.vectorised.heard import HeardSources
 from catchment.vectorised.json_lines import JsonLineParser
 from catchment.vectorised.lines import read_blocks
 from catchment.vectorised.parquet import read_part
@@ -41,7 +42,8 @@ class ScanPlan:
     """What a pass over the records of a stream computes.
 
     `columns` are the declared ones; of Parquet files only those that are needed are read. `jump_us` is the length of
-    the stretches in which event times are counted. `lines` reads text; None if the files are Parquet.
+    the stretches in which event times are counted. `lines` reads text; None if the files are Parquet. `heard` is for
+    streams whose sources state their progress.
     """
 
     columns: pa.Schema
@@ -50,6 +52,7 @@ class ScanPlan:
     fragments: tuple[VectorFragment, ...] = ()
     watches: tuple[VectorWatch, ...] = ()
     lines: JsonLineParser | CsvLineParser | None = None
+    heard: HeardSources | None = None
 
     @property
     def taken(self) -> tuple[Taken, ...]:
@@ -57,8 +60,8 @@ class ScanPlan:
         return (*self.fragments, *self.watches)
 
     def read_columns(self, with_history: bool) -> pa.Schema:
-        """Return the columns to read: all of text, and where records are written to history."""
-        if with_history or self.lines is not None:
+        """Return the columns to read: all of text, where records are written to history, and to tell markers."""
+        if with_history or self.lines is not None or self.heard is not None:
             return self.columns
         evaluated = [e for taken in self.taken for e in taken.expressions]
         needed = {self.event_time, *(name for e in evaluated for name in e.reads)}
@@ -71,7 +74,8 @@ class ScanFindings:
 
     `tables` are the partials of each fragment of the plan and the observations of each watch, None where no record
     came, and `records` says how many records of each slice they are of. `history` are the files that were written.
-    `doubtful` are lines that are not among all this until Spark has judged them.
+    `doubtful` are lines that are not among all this until Spark has judged them. `heard` says which sources were heard,
+    and what they state of their progress.
     """
 
     rows: int = 0
@@ -83,6 +87,7 @@ class ScanFindings:
     records: tuple[Counter[int], ...] = ()
     history: tuple[str, ...] = ()
     doubtful: tuple[str, ...] = ()
+    heard: pa.Table | None = None
 
 
 def scan(
@@ -123,6 +128,7 @@ def _scan(
     collectors = [TableCollector(taken) for taken in plan.taken]
     found = ScanFindings()
     doubtful: list[str] = []
+    heard: list[pa.Table] = []
     positions: Counter[int] = Counter()  # how many rows of each part came so far
     writer = None if history is None else HistoryWriter(history, columns)
     try:
@@ -131,7 +137,15 @@ def _scan(
             records = parsed.records
             numbers = np.arange(positions[part], positions[part] + records.rows) + (part << _PART_BITS)
             positions[part] += records.rows
+            markers = None
+            if plan.heard is not None:
+                is_marker = plan.heard.find_markers(records)
+                markers = records.filter(pa.array(is_marker))
+                records = records.filter(pa.array(~is_marker))
+                numbers = numbers[~is_marker]
             good, numbers = select_good(records, numbers, plan.event_time, limits)
+            if plan.heard is not None and markers is not None:
+                heard.append(plan.heard.hear(good, markers))
             found = count_records(found, records.rows, good, plan)
             if not good.rows:
                 continue
@@ -144,7 +158,18 @@ def _scan(
         files = () if writer is None else writer.close()
     tables = tuple(collector.result() for collector in collectors)
     counts = tuple(collector.records for collector in collectors)
-    return replace(found, tables=tables, records=counts, history=files, doubtful=tuple(doubtful))
+    return replace(
+        found,
+        tables=tables,
+        records=counts,
+        history=files,
+        doubtful=tuple(doubtful),
+        heard=_merge_heard(plan, heard),
+    )
+
+
+def _merge_heard(plan: ScanPlan, tables: Sequence[pa.Table]) -> pa.Table | None:
+    return plan.heard.merge(tables) if plan.heard is not None and tables else None
 
 
 def _bound(known: Sequence[str], more: list[str]) -> list[str]:
@@ -228,6 +253,7 @@ def merge_findings(plan: ScanPlan, found: Sequence[ScanFindings]) -> ScanFinding
         tuple(sum((f.records[number] for f in found), Counter()) for number in range(len(plan.taken))),
         tuple(name for f in found for name in f.history),
         tuple(line for f in found for line in f.doubtful),
+        _merge_heard(plan, [f.heard for f in found if f.heard is not None]),
     )
 
 

@@ -11,6 +11,7 @@ from catchment.errors import QueryError
 from catchment.project.config import Project
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.sql.connectors import FilesConnector, HttpConnector, MqttConnector
+from catchment.query.sql.parse import parse_sql
 
 TOML = """
 [project]
@@ -33,7 +34,9 @@ to = "center"
 def _load(folder: Path, options: str, us: str = "") -> Catalog:
     (folder / "queries").mkdir()
     (folder / "catchment.toml").write_text(TOML.format(us=us))
-    declared = f"CREATE STREAM hits (ts TIMESTAMP, topic STRING, n INT) WITH (event_time = 'ts', {options});"
+    declared = (
+        f"CREATE STREAM hits (ts TIMESTAMP, topic STRING, n INT, at TIMESTAMP) WITH (event_time = 'ts', {options});"
+    )
     (folder / "queries" / "q.sql").write_text(declared)
     return load_catalog(Project.load(folder))
 
@@ -53,6 +56,17 @@ def test_the_broker_of_a_site_may_have_its_name_and_a_port(tmp_path: Path) -> No
     assert isinstance(connector, MqttConnector)
     assert connector.address_at("eu") == ("eu.example", 1884)
     assert MqttConnector(broker="broker", topic="a").address_at("eu") == ("broker", 1883)
+
+
+def test_a_marker_has_nothing_but_its_progress_its_source_and_what_the_connector_fills_in(tmp_path: Path) -> None:
+    options = "connector = 'mqtt', broker = '{site}', topic = 'a', received_column = 'ts', topic_column = 'topic', "
+    stream = _load(tmp_path, options + "source = 'topic', progress_column = 'at'").streams["hits"]
+    assert stream.payload_columns == ("n",)
+    landed = as_landed(stream, Project.load(tmp_path))
+    assert landed.payload_columns == ("n",)
+    assert landed.marker is not None
+    assert landed.marker.progress == "at"
+    assert parse_sql(stream.to_sql(), "q.sql") == (stream,)
 
 
 @pytest.mark.parametrize("topic", ["'sensors/{site}/#'", "'$share/catchment/sensors/#'"])
@@ -75,6 +89,14 @@ def test_several_sites_read_topics_of_their_own_or_share_one(tmp_path: Path, top
             "connector = 'mqtt', broker = '{site}', topic = 'a', format = 'csv', received_column = 'ts'",
             "in format 'csv'",
             "format = 'json'",
+        ),
+        ("connector = 'http', progress_column = 'n'", "the progress_column 'n' of stream 'hits' is of type INT", "ts"),
+        ("connector = 'http', progress_column = 'ts'", "is its event time or its source", "column of its own"),
+        ("connector = 'generator', progress_column = 'at'", "generator, which states no progress", "remove"),
+        (
+            "connector = 'kafka', brokers = 'b', topic = 't-{site}', progress_header = 'p'",
+            "a progress_header and no progress_column",
+            "progress_column =",
         ),
         ("connector = 'http', path = 'data'", "connector 'http', which has no option 'path'", "files"),
     ],

@@ -12,6 +12,7 @@ import pytest
 import trustme
 
 from catchment.errors import ConfigError
+from catchment.query.marker_form import MarkerForm
 from catchment.receivers.http import MAX_BODY_BYTES, HttpAddress, HttpReceiver, read_http_token
 from catchment.receivers.landing import LandingFolder
 from catchment.receivers.writer import LandingWriter
@@ -90,6 +91,45 @@ def test_what_is_refused_is_refused_with_a_reason_and_leaves_nothing(site: _Site
     assert site.post(b"x" * (MAX_BODY_BYTES + 1)).status_code == 413
     assert httpx.get(site.url).status_code == 405
     assert site.lines() == []
+
+
+FORM = MarkerForm("json", ",", ("ts", "device", "done"), "done", "device")
+
+
+def test_stated_progress_lands_as_a_marker_behind_the_records_before_it(site: _Site) -> None:
+    site.receiver.serve("hits", site.writer, FORM)
+    site.post(b'{"ts": 1}')
+    headers = {"authorization": f"Bearer {site.token}", "idempotency-key": "p1"}
+    body = b'{"before": "2026-01-31T15:00:00+01:00", "source": "d1"}'
+    for repeated in (False, True):
+        answer = httpx.post(f"{site.url}/progress", content=body, headers=headers)
+        assert (answer.status_code, answer.json()["repeated"]) == (200, repeated)
+    assert site.lines() == ['{"ts": 1}', '{"device": "d1", "done": "2026-01-31T14:00:00.000000+00:00"}']
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b'{"before": 3}', b'{"source": "d1"}', b'{"before": "2026-01-31", "when": 1}', b'{"before": "soon"}'],
+)
+def test_what_states_nothing_is_refused_with_an_example(site: _Site, body: bytes) -> None:
+    site.receiver.serve("hits", site.writer, FORM)
+    answer = httpx.post(f"{site.url}/progress", content=body, headers={"authorization": f"Bearer {site.token}"})
+    assert answer.status_code == 400
+    assert '"before"' in answer.json()["error"]
+    assert site.lines() == []
+
+
+def test_progress_is_taken_only_of_streams_that_declare_it_and_with_the_token(site: _Site) -> None:
+    body = b'{"before": "2026-01-31"}'
+    assert httpx.post(f"{site.url}/progress", content=body).status_code == 401
+    headers = {"authorization": f"Bearer {site.token}"}
+    undeclared = httpx.post(f"{site.url}/progress", content=body, headers=headers)
+    assert (undeclared.status_code, "progress_column" in undeclared.json()["error"]) == (409, True)
+    site.receiver.serve("hits", site.writer, MarkerForm("csv", ";", ("ts", "done", "n"), "done", None))
+    assert httpx.post(f"{site.url}/progress", content=body, headers=headers).status_code == 200
+    assert site.lines() == [";2026-01-31T00:00:00.000000+00:00;"]
+    named = httpx.post(f"{site.url}/progress", content=b'{"before": "2026-01-31", "source": "d"}', headers=headers)
+    assert (named.status_code, "names no source" in named.json()["error"]) == (400, True)
 
 
 def test_a_site_that_is_behind_asks_senders_to_wait(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ OVERVIEW: dict[str, Any] = {
             "read_bytes": 1,
             "quarantined": 0,
             "implausible_times": 0,
+            "late_after_stated": 0,
             "pending_rows": 0,
         }
     ],

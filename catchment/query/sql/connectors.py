@@ -57,6 +57,7 @@ class FilesConnector:
     removed_when_read: bool = field(
         default=False, kw_only=True
     )  # for files that a site has received itself: names never come again
+    filled_columns: tuple[str, ...] = field(default=(), kw_only=True)  # that whoever received the records has added
     kind: ClassVar[str] = "files"
 
     def to_options(self) -> dict[str, Any]:
@@ -172,6 +173,12 @@ class KafkaConnector:
     headers_column: str | None = option(
         kinds.text("the name of a column"), None, doc="the declared MAP<STRING, STRING> column that takes its headers"
     )
+    progress_header: str | None = option(
+        kinds.text("the name of a header, such as 'progress'"),
+        None,
+        doc="the header with which a producer states its progress, an instant or milliseconds since 1970; it fills "
+        "progress_column, and a record without a value is then a marker",
+    )
     kind: ClassVar[str] = "kafka"
 
     @property
@@ -185,6 +192,11 @@ class KafkaConnector:
             "headers": self.headers_column,
         }
         return {what: column for what, column in chosen.items() if column is not None}
+
+    @property
+    def filled_columns(self) -> tuple[str, ...]:
+        """The declared columns that do not come from the value of a record."""
+        return tuple(self.metadata_columns.values())
 
     def to_options(self) -> dict[str, Any]:
         """Return the connector as it is written in WITH (...)."""
@@ -210,7 +222,13 @@ class ReceivedConnector:
 
     def as_files(self, path: str) -> FilesConnector:
         """Return the files in which the records have landed, as a site reads them."""
-        return FilesConnector(path, self.format, False, self.delimiter, removed_when_read=True)
+        filled = self.filled_columns
+        return FilesConnector(path, self.format, False, self.delimiter, removed_when_read=True, filled_columns=filled)
+
+    @property
+    def filled_columns(self) -> tuple[str, ...]:
+        """The declared columns that do not come from the records themselves."""
+        return ()
 
     def to_options(self) -> dict[str, Any]:
         """Return the connector as it is written in WITH (...)."""
@@ -273,6 +291,10 @@ class MqttConnector(ReceivedConnector):
         """The declared columns that do not come from the message itself, and their types."""
         chosen = {self.topic_column: pa.string(), self.received_column: TIMESTAMP}
         return {name: type_ for name, type_ in chosen.items() if name is not None}
+
+    @property
+    def filled_columns(self) -> tuple[str, ...]:
+        return tuple(self.added_columns)
 
     def address_at(self, site: str) -> tuple[str, int]:
         """Return the host and the port of the broker of a site."""

@@ -17,13 +17,17 @@ from catchment.aggregates import quote
 from catchment.errors import QueryError
 from catchment.project import option_kinds as kinds
 from catchment.project.options import option, required, write_options
+from catchment.query.marker_form import MarkerForm
 from catchment.query.sql.connectors import (
     KAFKA_METADATA,
     SCHEMA_FORMATS,
     Connector,
+    FilesConnector,
+    GeneratorConnector,
     KafkaConnector,
     MqttConnector,
     PostgresConnector,
+    ReceivedConnector,
     ReplayConnector,
     TableConnector,
 )
@@ -118,6 +122,13 @@ class Stream(DeclaredRelation):
         doc="the column that says where a record comes from (a device, a partition): contracts follow each source",
         absent="all records of a site are of one source",
     )
+    progress_column: str | None = option(
+        kinds.text("the name of a TIMESTAMP column, such as 'complete_until'"),
+        None,
+        doc="the TIMESTAMP column with which a source states its progress: nothing before this instant will come from "
+        "it any more, so windows close without waiting for slack; a record that has nothing else is a marker",
+        absent="sources state nothing",
+    )
     where: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -136,6 +147,43 @@ class Stream(DeclaredRelation):
             self._check_added(self.connector)
         if self.source is not None:
             object.__setattr__(self, "source", self._check_source(self.source).name)
+        if self.progress_column is not None:
+            object.__setattr__(self, "progress_column", self._check_progress(self.progress_column).name)
+        elif isinstance(self.connector, KafkaConnector) and self.connector.progress_header is not None:
+            raise QueryError(
+                f"stream {self.name!r} has a progress_header and no progress_column",
+                hint="declare a TIMESTAMP column that takes it, and name it: progress_column = 'complete_until'",
+            )
+
+    @property
+    def payload_columns(self) -> tuple[str, ...]:
+        """The columns of which a marker has none: all but its progress, its source and what is filled in."""
+        filled = getattr(self.connector, "filled_columns", ())
+        apart = {self.progress_column, self.source, *filled}
+        return tuple(c.name for c in self.columns if c.name not in apart)
+
+    @property
+    def marker(self) -> MarkerForm | None:
+        """How its markers are written, where sources send lines that state their progress."""
+        connector = self.connector
+        if self.progress_column is None or not isinstance(connector, FilesConnector | ReceivedConnector):
+            return None
+        names = tuple(c.name for c in self.columns)
+        return MarkerForm(connector.format, connector.delimiter, names, self.progress_column, self.source)
+
+    def _check_progress(self, name: str) -> Column:
+        column = self._check_time(name, "progress_column")
+        if column.name in (self.event_time, self.source):
+            raise QueryError(
+                f"the progress_column {name!r} of stream {self.name!r} is its event time or its source",
+                hint="a record is at one instant, and states another: declare a column of its own for it",
+            )
+        if isinstance(self.connector, GeneratorConnector):
+            raise QueryError(
+                f"stream {self.name!r} is made by a generator, which states no progress",
+                hint="remove progress_column",
+            )
+        return column
 
     def _check_kafka(self, kafka: KafkaConnector) -> None:
         for what, name in kafka.metadata_columns.items():

@@ -140,7 +140,8 @@ function showSites(overview) {
     const shed = Object.entries(site.shedding).map(([name, s]) => shedOf(name, s)).join("; ");
     const notes = [site.last_error && isAway(site.state) ? site.last_error : "", shed,
       site.quarantined ? `${number(site.quarantined)} in quarantine` : "",
-      site.implausible_times ? `${number(site.implausible_times)} implausible times` : ""].filter(Boolean).join("; ");
+      site.implausible_times ? `${number(site.implausible_times)} implausible times` : "",
+      site.late_after_stated ? `${number(site.late_after_stated)} records older than their source had stated` : ""].filter(Boolean).join("; ");
     return [site.name, element("span", siteState(site), { class: isAway(site.state) ? "bad" : "" }), number(site.rows),
       number(site.rows_per_s), instant(site.newest_event_us && new Date(site.newest_event_us / 1000).toISOString()),
       bytes(site.bytes_sent), number(site.pending_rows), notes || "-"];

@@ -17,7 +17,7 @@ from catchment.quality.contract import relative_error
 from catchment.site.slack.batch import SourceBatch
 from catchment.site.slack.missing import idle_sources, least_progress_us, sources_behind
 from catchment.site.slack.observations import Observations, SettledWindow, UnsettledWindow
-from catchment.site.slack.rules.base import BUDGET, IDLE, CloseDecision, Rule
+from catchment.site.slack.rules.base import BUDGET, COVERED, IDLE, CloseDecision, Rule
 from catchment.site.slack.task import SlackTask
 from catchment.site.slack.violation_budget import stall_charge
 from catchment.storage.codec import stored
@@ -27,7 +27,7 @@ MAX_CLOSINGS = 4096  # windows that close in one advance; the others close in th
 STALL_REASONS = (BUDGET, IDLE)  # reasons for which several windows close in one and the same stall
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has stated_us
 @dataclass(eq=False)
 class SlackController:
     """The slack of one stream for one measured quantity of one query."""
@@ -37,6 +37,7 @@ class SlackController:
     low_mark_us: int = START_OF_TIME_US  # every window that ends at or before it is closed
     late_records: int = 0  # records that arrived for a window that was already closed
     unsettled: deque[UnsettledWindow] = field(default_factory=deque)
+    stated_us: int = START_OF_TIME_US  # all sources have stated that nothing before it will come
 
     @property
     def task(self) -> SlackTask:
@@ -57,6 +58,13 @@ class SlackController:
         """Note that some sources have sent everything up to an instant; with none of them, only time passes."""
         self.observe(SourceBatch.heartbeats(progress_us), now_us)
 
+    def believe(self, progress_us: dict[str, int], stated_us: int, now_us: int) -> None:
+        """Believe sources that state how far they are, and that all of them have stated an instant."""
+        self.stated_us = max(self.stated_us, stated_us)
+        further = self.observations.sources.further_of(progress_us)
+        if further:
+            self.heartbeat(further, now_us)
+
     def leave(self, source: str) -> None:
         """Note that a source will send no more."""
         self.observations.sources.leave(source)
@@ -65,20 +73,34 @@ class SlackController:
         """Close what may close now, in order; return the decisions on windows that hold records."""
         if self.low_mark_us == START_OF_TIME_US:
             return []
-        front = self.observations.front_us(now_us)
+        front = self._front_us(now_us)
         closed = []
         for _ in range(MAX_CLOSINGS):
             self.low_mark_us += self._empty_span_us(front)
             end = self._next_end_us()
             if end > front:
                 break
-            decision = self.rule.decide(self.observations, end, now_us)
+            decision = self._decide(end, front, now_us)
             if decision.close and self._close(decision):
                 closed.append(decision)
-            self.rule.after_decision(self.observations, decision)
+            if end <= self.stated_us:
+                self.rule.after_stated()
+            else:
+                self.rule.after_decision(self.observations, decision)
             if not decision.close:
                 break
         return closed
+
+    def _decide(self, end_us: int, front_us: int, now_us: int) -> CloseDecision:
+        """Ask the rule about a window, unless all sources have stated that nothing of it will come."""
+        if end_us > self.stated_us:
+            return self.rule.decide(self.observations, end_us, now_us)
+        slack_us = front_us - end_us
+        return CloseDecision(end_us, now_us, True, COVERED, coverage=1.0, bound=0.0, risk=0.0, slack_us=slack_us)
+
+    def _front_us(self, now_us: int) -> int:
+        """Return where event time stands: what all sources have stated is over too."""
+        return max(self.observations.front_us(now_us), self.stated_us)
 
     def settle(self, now_us: int) -> None:
         """Learn from the closed windows that gain no more records."""
@@ -102,13 +124,13 @@ class SlackController:
         if self.low_mark_us == START_OF_TIME_US:
             return False
         obs = self.observations
-        front = obs.front_us(now_us)
-        if self.unsettled and self.rule.is_settled(obs, self.unsettled[0].end_us, front):
+        if self.unsettled and self.rule.is_settled(obs, self.unsettled[0].end_us, obs.front_us(now_us)):
             return True
+        front = self._front_us(now_us)
         if self._empty_span_us(front):
             return True
         end = self._next_end_us()
-        return end <= front and self.rule.decide(obs, end, now_us).close
+        return end <= front and self._decide(end, front, now_us).close
 
     def status(self, now_us: int) -> dict[str, Any]:
         """Return how the contract stands, and which sources are not as they should be; for `show`."""
@@ -159,7 +181,7 @@ class SlackController:
         count, _ = obs.window_totals(self._next_end_us())
         if count:
             return 0
-        complete_us = max(least_progress_us(obs.sources, front_us), front_us - self.task.max_wait_us)
+        complete_us = max(least_progress_us(obs.sources, front_us), front_us - self.task.max_wait_us, self.stated_us)
         next_slice_us = obs.arrivals.first_slice_us(self._next_end_us() - window.size_us)
         steps = (min(complete_us, front_us, next_slice_us) - self.low_mark_us) // window.slide_us
         return max(steps, 0) * window.slide_us

@@ -28,6 +28,7 @@ from catchment.site.slack.controller import SlackController
 from catchment.site.slack.names import parse_slack
 from catchment.site.slack.rules.base import BUDGET, COVERED, IDLE, LIMIT, CloseDecision
 from catchment.site.slack.task import SlackTask
+from catchment.site.stated_progress import Statements
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US, WindowSpec
 from catchment.wire.messages import Closing, Standing
@@ -134,6 +135,14 @@ class QuerySlack:
         """Let time pass without a record."""
         for controller in self.controllers:
             controller.heartbeat({}, now_us)
+        self._advance(now_us)
+
+    def believe(self, statements: Statements, mark_us: int, now_us: int) -> None:
+        """Believe what sources state, and that nothing before the mark will come from any of them."""
+        for controller in self.controllers:
+            names = controller.observations.sources.names
+            stated = {name: statements.of(name) for name in names if name != OTHERS}
+            controller.believe(stated, mark_us, now_us)
         self._advance(now_us)
 
     def end(self, mark_us: int) -> None:

@@ -15,6 +15,7 @@ Invariant: progress never falls, except for sources whose last records turn out 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -188,6 +189,18 @@ class SourceTable:
         self.progress[rows] = progress
         self._learn_lag(rows, (self.newest_us - progress).astype(np.float64))
         self._learn_rates(rows, gained)
+
+    def further_of(self, progress_us: Mapping[str, int]) -> dict[str, int]:
+        """Return the sources that are further than was known, of those that state how far they are.
+
+        Only sources that were heard count: what one would send that never sent anything is not known.
+        """
+        further = {}
+        for name, stated_us in progress_us.items():
+            row = self._row_of.get(name)
+            if row is not None and self.present[row] and int(self.progress[row]) < stated_us:
+                further[name] = stated_us
+        return further
 
     def leave(self, name: str) -> None:
         """Note that a source will send no more: nothing is expected of it from here on."""

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from catchment.errors import CatchmentError
@@ -23,7 +24,7 @@ from catchment.site.events import Absorbed, Event, Observed
 from catchment.site.plausible import PlausibleTimes
 from catchment.site.suspension import BatchSkipped
 from catchment.spark.sources.records import BatchStats
-from catchment.spark.sources.streams import PROBLEM
+from catchment.spark.sources.streams import MARKER, PROBLEM
 from catchment.vectorised.choose import ScanChoice
 from catchment.vectorised.coercion import NotVectorisedError
 from catchment.vectorised.lines import split_text
@@ -131,8 +132,8 @@ class FileScanner:
 def add_judged(
     plan: ScanPlan, found: ScanFindings, judged: pa.Table, limits: PlausibleTimes | None, history: Path | None
 ) -> ScanFindings:
-    """Return the findings with what Spark has made of the doubtful lines: good records and bad ones."""
-    good = judged.filter(judged[PROBLEM].is_null())
+    """Return the findings with what Spark has made of the doubtful lines: good records, markers and bad records."""
+    good = judged.filter(pc.or_kleene(judged[PROBLEM].is_null(), pc.equal(judged[PROBLEM], MARKER)))
     bad = judged.num_rows - good.num_rows
     file = None if history is None else history / "part-doubtful.parquet"
     more = scan_records(plan, RecordColumns.of(good, plan.columns), DOUBTFUL_PART, limits, file)

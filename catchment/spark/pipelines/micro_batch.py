@@ -15,6 +15,7 @@ from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -30,14 +31,24 @@ from catchment.site.events import Absorbed, Event, Observed
 from catchment.site.plausible import PlausibleTimes, count_far, far_us, find_plausible_times, needs_check
 from catchment.site.reader import ReaderWatch
 from catchment.site.slack import watched_values
+from catchment.site.stated_progress import ProgressStated, Statements
 from catchment.site.suspension import BatchSkipped
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS, Evaluator, Reduced
+from catchment.spark.evaluation.hear import hear_sources
 from catchment.spark.evaluation.observe import observe_sources
 from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.pipelines.reading import Reading
 from catchment.spark.pipelines.shedding import BatchSample, StreamShedding
 from catchment.spark.sources.history import BatchFolder, number_rows
-from catchment.spark.sources.records import BatchStats, bad_records, mark_implausible, observe_good_records, stats_of
+from catchment.spark.sources.records import (
+    BatchStats,
+    bad_records,
+    is_bad,
+    is_marker,
+    mark_implausible,
+    observe_good_records,
+    stats_of,
+)
 from catchment.spark.sources.streams import OpenedStream, ddl
 from catchment.timeline import END_OF_TIME_US, Clock
 
@@ -72,6 +83,7 @@ class StreamState:
     suspended: dict[str, str] = field(default_factory=dict)  # suspended fragments, with the expression that failed
     guarded: set[str] = field(default_factory=set)  # fragments that set aside the records which they fail on
     counted_whole: set[str] = field(default_factory=set)  # suspended fragments whose condition fails too
+    statements: Statements = field(default_factory=Statements)  # of its sources, before the batch that is being read
 
     @property
     def own_plans(self) -> list[FragmentPlan]:
@@ -244,8 +256,9 @@ class BatchReducer:
         """Write a batch to history and reduce it from there: one read of the source, however many fragments."""
         stats, checked = self._write_plausible(state, records, number)
         shedding = state.shedding
+        heard = self._hear_written(state, records, number, stats)
         if shedding is None:
-            events = self._reduce_all(state, self.read_history(state.stream, number), number)
+            events = [*self._reduce_all(state, self.read_history(state.stream, number), number), *heard]
             return ReducedBatch(events, stats, times_of(stats, checked))
         sample = shedding.sample_history(number, stats.rows)
         rows = self.read_history(state.stream, number, numbered=sample is not None)
@@ -255,7 +268,7 @@ class BatchReducer:
         found = shedding.reduce(rows, state.fragments, sample, stats.rows)
         skipped = self._count_skipped(state, rows, number)
         reduced = self._finish(state, shedding, sample, found, skipped, stats, checked)
-        return replace(reduced, events=[*reduced.events, *observed])
+        return replace(reduced, events=[*reduced.events, *observed, *heard])
 
     def _write_plausible(self, state: StreamState, records: DataFrame, number: int) -> tuple[BatchStats, CheckedTimes]:
         """Write the good records to history, and the bad ones to quarantine."""
@@ -300,9 +313,12 @@ class BatchReducer:
         events, stats, checked = self._reduce_plausible(
             state, records, lambda good: self._reduce_all(state, good, number)
         )
+        marked = mark_implausible(records, state.stream.event_time, checked.limits)
         if stats.bad:
-            marked = mark_implausible(records, state.stream.event_time, checked.limits)
             self.write_quarantine(state.stream, marked, number)
+        if state.stream.progress_column is not None:
+            heard = hear_sources(marked.where(~is_bad()), state.stream, state.statements)
+            events = [*events, self.state_progress(state, heard)]
         return ReducedBatch(events, stats, times_of(stats, checked))
 
     def _reduce_plausible(
@@ -321,6 +337,22 @@ class BatchReducer:
             stats = stats_of(observation)
             state.far_records += stats.bad - bad
         return found, stats, checked
+
+    def _hear_written(
+        self, state: StreamState, records: DataFrame, number: int, stats: BatchStats
+    ) -> list[ProgressStated]:
+        """Return what the sources of a batch state: its records are in history, and its markers are not."""
+        if state.stream.progress_column is None:
+            return []
+        written = self.read_history(state.stream, number)
+        heard = [hear_sources(written, state.stream, state.statements)]
+        if stats.markers:
+            heard.append(hear_sources(records.where(is_marker()), state.stream, state.statements))
+        return [self.state_progress(state, pa.concat_tables(heard))]
+
+    def state_progress(self, state: StreamState, heard: pa.Table) -> ProgressStated:
+        """Return what the sources of a batch state, to be believed as far as the clock and `max_jump` allow."""
+        return ProgressStated(state.stream.name, heard, self.clock.now_us() + state.agreed_time.jump_us)
 
     # --- parts of them -----------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ records themselves are put into quarantine by Spark SQL, which is rare.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 
@@ -74,6 +74,9 @@ class ScanningReducer:
     ) -> ReducedBatch:
         native = self.native
         stream = state.stream
+        if choice.scan.heard is not None:
+            heard = choice.scan.heard.after(state.statements)
+            choice = replace(choice, scan=replace(choice.scan, heard=heard))
         found = self._scan_files(state, source, choice, None)
         checked = native.check_times(state, lambda: found.buckets, stats_of_scan(found))
         if checked.limits is not None:
@@ -94,6 +97,8 @@ class ScanningReducer:
             else:
                 rest = good_records(mark_implausible(batch(), stream.event_time, checked.limits))
             events += native.reduce_fragments(state, rest, number, choice.native, choice.native_skipping)
+        if found.heard is not None:
+            events.append(native.state_progress(state, found.heard))
         return ReducedBatch(events, stats, times_of(stats, checked))
 
     def _scan_files(

@@ -37,9 +37,8 @@ from catchment.spark.evaluation.failures import failure_of, find_record, is_data
 from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, count_times
 from catchment.spark.pipelines.shedding import WARM_UP_ROWS, sampling_rule, source_of
-from catchment.spark.sources.records import mark_implausible, observe_good_records, stats_of
+from catchment.spark.sources.records import is_bad, mark_implausible, observe_good_records, stats_of
 from catchment.spark.sources.reread import DELETED
-from catchment.spark.sources.streams import PROBLEM
 from catchment.spark.streaming import reason_of
 
 FIRST_PAUSE_S = 1.0  # before a repair that failed is tried again
@@ -173,7 +172,7 @@ class ShedRepairs:
             was_sampled = F.expr(rule.keep_sql(debt.highest_rate))
             is_plausible = F.expr(found.sql(f"unix_micros(`{stream.event_time}`)"))
             rows = rows.where(is_plausible | was_sampled)
-            stats = replace(stats, bad=records.where(F.col(PROBLEM).isNotNull()).count())
+            stats = replace(stats, bad=records.where(is_bad()).count())
         self.reducer.write_history(stream, rows, debt.batch)
         state.quarantined += stats.bad
         if stats.bad:

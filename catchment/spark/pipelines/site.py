@@ -408,6 +408,7 @@ class SitePipeline:
     def _commit_batch(self, state: StreamState, batch: Records, number: int, settle: Settle) -> None:
         name = state.stream.name
         began_us = self.clock.now_us()
+        state.statements = self.host.look(lambda: self.core.statements_of(name))
         reduced = self.isolating.reduce(state, batch, number)
         settled = settle()
         events = reduced.events

@@ -31,6 +31,7 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
         "files": pipeline.host.look(pipeline.core.files.status),
         "disk": pipeline.free_space.status(),
         "finished": pipeline.finished,
+        "stated": pipeline.host.look(pipeline.core.stated_status),
         "contracts": pipeline.host.look(lambda: pipeline.core.contract_status(pipeline.clock.now_us())),
     }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from catchment.query.sql.connectors import PythonConnector
-from catchment.records.own_source import Place, RecordSource, fit_records, load_own_class
+from catchment.query.sql.statements import Stream
+from catchment.records.own_source import Place, RecordSource, fit_records, load_own_class, state_progress
 
 
 @dataclass
@@ -29,17 +31,22 @@ class PlaceRange(InputPartition):
 
 
 class OwnSource(DataSource):
-    """Options: reader (module:Class), argument, folder (of the project)."""
+    """Options: reader (module:Class), argument, folder (of the project), and the columns progress and source."""
 
     @classmethod
     def name(cls) -> str:
         return "catchment_python"
 
     @staticmethod
-    def options_of(python: PythonConnector, site: str, base: Path) -> dict[str, str]:
-        """Return the options of a connector at a site."""
-        argument = python.argument.replace("{site}", site)
-        return {"reader": python.reader, "argument": argument, "folder": str(base)}
+    def options_of(stream: Stream, python: PythonConnector, site: str, base: Path) -> dict[str, str]:
+        """Return the options of a stream's connector at a site; columns that it has none of are empty."""
+        return {
+            "reader": python.reader,
+            "argument": python.argument.replace("{site}", site),
+            "folder": str(base),
+            "progress": stream.progress_column or "",
+            "source": stream.source or "",
+        }
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's name
         return OwnReader(dict(self.options), schema)
@@ -80,5 +87,8 @@ class OwnReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PlaceRange)
-        records = self._open().read(partition.start, partition.end)
-        return fit_records(records, to_arrow_schema(self.schema, timezone="UTC"))
+        source = self._open()
+        records = source.read(partition.start, partition.end)
+        columns = (self.options["progress"] or None, self.options["source"] or None)
+        stated = state_progress(source, partition.end, *columns)
+        return fit_records(chain(records, stated), to_arrow_schema(self.schema, timezone="UTC"))

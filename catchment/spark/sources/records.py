@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from catchment.site.plausible import PlausibleTimes
-from catchment.spark.sources.streams import PROBLEM, RAW
+from catchment.spark.sources.streams import MARKER, PROBLEM, RAW
 
 
 @dataclass(frozen=True)
 class BatchStats:
-    """How many records of a micro-batch were read, how many are bad, and the event times that the good ones span."""
+    """How many records of a micro-batch were read, how many are bad, and the event times that the good ones span.
+
+    `markers` state the progress of a source, and are no records.
+    """
 
     rows: int
     bad: int
     low_us: int | None
     high_us: int | None
+    markers: int = 0
+
+
+def is_marker() -> Column:
+    """Return the condition that a record is a marker of progress."""
+    return F.equal_null(F.col(PROBLEM), F.lit(MARKER))
+
+
+def is_bad() -> Column:
+    """Return the condition that a record cannot be used."""
+    return F.col(PROBLEM).isNotNull() & ~is_marker()
 
 
 def mark_implausible(records: DataFrame, event_time: str, limits: PlausibleTimes | None) -> DataFrame:
@@ -36,8 +50,9 @@ def observe_good_records(records: DataFrame, event_time: str) -> tuple[Observati
     good_us = F.when(F.col(PROBLEM).isNull(), F.expr(f"unix_micros(`{event_time}`)"))
     observed = records.observe(
         observation,
-        F.count(F.lit(1)).alias("rows"),
-        F.count(PROBLEM).alias("bad"),
+        F.count_if(~is_marker()).alias("rows"),
+        F.count_if(is_bad()).alias("bad"),
+        F.count_if(is_marker()).alias("markers"),
         F.min(good_us).alias("low"),
         F.max(good_us).alias("high"),
     )
@@ -53,7 +68,7 @@ def good_records(records: DataFrame, *, with_raw: bool = False) -> DataFrame:
 def stats_of(observation: Observation) -> BatchStats:
     """Return the observed statistics, once an action has run over the records."""
     found = observation.get
-    return BatchStats(found["rows"], found["bad"], found["low"], found["high"])
+    return BatchStats(found["rows"], found["bad"], found["low"], found["high"], found["markers"])
 
 
 def bad_records(records: DataFrame, site: str) -> DataFrame:
@@ -61,7 +76,7 @@ def bad_records(records: DataFrame, site: str) -> DataFrame:
     columns = [c for c in records.columns if c not in (RAW, PROBLEM)]
     raw = F.coalesce(F.col(RAW), F.to_json(F.struct(*columns)))
     return (
-        records.where(F.col(PROBLEM).isNotNull())
+        records.where(is_bad())
         .withColumn(RAW, raw)
         .withColumn("site", F.lit(site))
         .withColumn("quarantined_at", F.current_timestamp())

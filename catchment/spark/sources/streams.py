@@ -32,6 +32,7 @@ from catchment.query.sql.connectors import (
 from catchment.query.sql.statements import DeclaredRelation, Stream, Table
 from catchment.query.types import sql_type
 from catchment.records.own_source import load_own_class
+from catchment.records.values import NO_VALUE
 from catchment.replay.spool import read_arrivals, read_beginning
 from catchment.replay.spool_writer import make_spool, read_header
 from catchment.shedding.reader_filter import ROW, ReadRequest
@@ -44,7 +45,9 @@ from catchment.spark.streaming import retry_slow_start, rows_of_batch
 
 RAW = "_raw"  # the text of a bad record
 PROBLEM = "_problem"  # why it is bad; null for a good record
+MARKER = "a marker of progress"  # in place of a problem: it is no record, and not bad
 _CORRUPT = "_corrupt"
+_STATED = "_stated"  # the progress that a header states
 MAX_REPLAYED_ROWS_PER_BATCH = 16_000_000
 
 
@@ -155,17 +158,28 @@ def _problem(relation: DeclaredRelation, format: str) -> SparkColumn:
     wrong = "has the wrong type" if format == "json" else "is missing, too much, or has the wrong type"
     problem = problem.when(corrupt, F.lit(f"a field {wrong}"))
     if isinstance(relation, Stream):
+        problem = problem.when(is_marker(relation, "_r."), F.lit(MARKER))
         problem = problem.when(
             F.col(f"_r.`{relation.event_time}`").isNull(), F.lit(f"no event time ({relation.event_time})")
         )
     return problem
 
 
+def is_marker(stream: Stream, prefix: str = "") -> SparkColumn:
+    """Return the condition that a record has nothing but its progress, and possibly its source."""
+    if stream.progress_column is None:
+        return F.lit(False)
+    condition = F.col(f"{prefix}`{stream.progress_column}`").isNotNull()
+    for name in stream.payload_columns:
+        condition = condition & F.col(f"{prefix}`{name}`").isNull()
+    return condition
+
+
 def _check_event_time(records: DataFrame, stream: Stream, carried: tuple[str, ...] = ()) -> DataFrame:
     """Return typed records with `_raw` and `_problem`: only their event time can be missing."""
     missing = F.col(f"`{stream.event_time}`").isNull()
     raw = F.when(missing, F.to_json(F.struct(*[F.col(f"`{c.name}`") for c in stream.columns])))
-    problem = F.when(missing, F.lit(f"no event time ({stream.event_time})"))
+    problem = F.when(is_marker(stream), F.lit(MARKER)).when(missing, F.lit(f"no event time ({stream.event_time})"))
     columns = [F.col(f"`{c.name}`") for c in stream.columns]
     return records.select(*columns, *carried, raw.alias(RAW), problem.alias(PROBLEM))
 
@@ -222,7 +236,7 @@ def _open_own(spark: SparkSession, stream: Stream, python: PythonConnector, site
     except EngineError as error:
         raise EngineError(error.message, where=stream.where, hint=error.hint) from error
     spark.dataSource.register(OwnSource)
-    reader = spark.readStream.format(OwnSource.name()).options(**OwnSource.options_of(python, site, base))
+    reader = spark.readStream.format(OwnSource.name()).options(**OwnSource.options_of(stream, python, site, base))
     records = retry_slow_start(f"stream {stream.name!r}", reader.schema(ddl(stream)).load)
     return OpenedStream(_check_event_time(records, stream))
 
@@ -230,15 +244,27 @@ def _open_own(spark: SparkSession, stream: Stream, python: PythonConnector, site
 def _parse_kafka(lines: DataFrame, stream: Stream, kafka: KafkaConnector, carried: tuple[str, ...] = ()) -> DataFrame:
     """Return the records of a topic: columns from their values, and those that take their key, offset and the like."""
     beside = kafka.metadata_columns
-    named = lines.select("value", *[F.col(f"`{what}`").alias(name) for what, name in beside.items()], *carried)
+    taken = [F.col(f"`{what}`").alias(name) for what, name in beside.items()]
+    stated = F.lit(None).cast("timestamp") if kafka.progress_header is None else _header_instant(kafka.progress_header)
+    named = lines.select("value", *taken, stated.alias(_STATED), *carried)
     columns = tuple(c for c in stream.columns if c.name not in beside.values())
     text = FilesConnector(stream.name, "csv" if kafka.format == "csv" else "json", False, kafka.delimiter)
     values = Table(stream.name, columns, connector=text)
-    kept = (*beside.values(), *carried)
+    kept = (*beside.values(), _STATED, *carried)
     parsed = parse_lines(named, values, text, [c.name for c in columns], kept, keep_blank=True)
+    if stream.progress_column is not None:
+        own = F.col(f"`{stream.progress_column}`")
+        parsed = parsed.withColumn(stream.progress_column, F.coalesce(own, F.col(_STATED)))
+    may_be_marker = F.col(PROBLEM).isNull() | (F.col(RAW) == NO_VALUE)
     missing = F.when(F.col(f"`{stream.event_time}`").isNull(), F.lit(f"no event time ({stream.event_time})"))
-    problem = F.coalesce(F.col(PROBLEM), missing)
+    problem = F.when(is_marker(stream) & may_be_marker, F.lit(MARKER)).otherwise(F.coalesce(F.col(PROBLEM), missing))
     return parsed.select(*[F.col(f"`{c.name}`") for c in stream.columns], *carried, RAW, problem.alias(PROBLEM))
+
+
+def _header_instant(name: str) -> SparkColumn:
+    """Return the instant that a header has: a text such as 2026-01-31T14:00:00Z, or milliseconds since 1970."""
+    text = F.element_at(F.col("headers"), name)
+    return F.coalesce(F.try_to_timestamp(text), F.timestamp_millis(text.try_cast("bigint")))
 
 
 def _open_replay(

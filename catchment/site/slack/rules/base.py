@@ -59,6 +59,9 @@ class Rule(ABC):
     def after_decision(self, obs: Observations, decision: CloseDecision) -> None:  # noqa: B027 - optional
         """Learn that the controller asked in earnest; the window is closed if the decision says so."""
 
+    def after_stated(self) -> None:  # noqa: B027 - optional
+        """Note that a window was closed because all sources had stated that nothing of it will come."""
+
     def learn(self, obs: Observations, settled: SettledWindow) -> None:  # noqa: B027 - optional
         """Learn how a window turned out."""
 

@@ -164,6 +164,9 @@ class ProgressRule(Rule):
         elif decision.reason == COVERED and decision.slack_us < obs.task.window.slide_us:
             self.stall_began_us = None
 
+    def after_stated(self) -> None:
+        self.stall_began_us = None
+
     def learn(self, obs: Observations, settled: SettledWindow) -> None:
         contract = obs.task.contract
         self.stall_threshold.learn(settled.needed_wait_us)
