@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from catchment.project.sections import StorageLimits
 from catchment.storage.batch_retention import BatchRetention
 from catchment.storage.batch_times import note_removed
+from catchment.storage.compacted_batches import BatchCompactor
 from catchment.timeline import Clock
 
 HISTORY = "history"
@@ -29,7 +31,9 @@ class SiteHousekeeping:
     clock: Clock
     needed: Callable[[str], Container[int]]
     event_time_of: Callable[[str], str | None] = lambda stream: None
+    owed: Callable[[str], Container[int]] = lambda stream: ()  # batches of which something is still to be repaired
     _kept: dict[tuple[str, str], BatchRetention] = field(default_factory=dict, init=False)
+    _compactors: dict[str, BatchCompactor] = field(default_factory=dict, init=False)
 
     def tick(self, streams: Iterable[str]) -> None:
         """Remove a little of what is beyond the limits."""
@@ -41,6 +45,19 @@ class SiteHousekeeping:
             for folder in (self.folder / QUARANTINE / stream).glob("fragment=*"):  # what single fragments set aside
                 self._of(QUARANTINE, f"{stream}/{folder.name}", None, self.limits.quarantine_max_bytes).tidy()
 
+    def compact(self, streams: Iterable[str]) -> None:
+        """Compact a little of the history of each stream; may be called by another thread than `tick`."""
+        for stream in streams:
+            event_time = self.event_time_of(stream)
+            if event_time is not None:
+                self._compactor(stream, event_time).compact_next()
+
+    def _compactor(self, stream: str, event_time: str) -> BatchCompactor:
+        if stream not in self._compactors:
+            folder = self.folder / HISTORY / stream
+            self._compactors[stream] = BatchCompactor(folder, event_time, partial(self.owed, stream))
+        return self._compactors[stream]
+
     def status(self) -> dict[str, Any]:
         """Return per kind and stream how much is kept, and how much was removed since the start."""
         found: dict[str, dict[str, Any]] = {HISTORY: {}, QUARANTINE: {}}
@@ -51,6 +68,8 @@ class SiteHousekeeping:
                 "removed_batches": kept.removed_batches,
                 "removed_bytes": kept.removed_bytes,
             }
+            if kind == HISTORY and stream in self._compactors:
+                found[kind][stream] |= self._compactors[stream].status()
         return found
 
     def _of(self, kind: str, stream: str, keep_us: int | None, max_bytes: int | None) -> BatchRetention:

@@ -34,7 +34,7 @@ from catchment.query.catalog import load_catalog
 from catchment.query.sql.connectors import FilesConnector
 from catchment.query.sql.statements import Stream
 from catchment.replay.spool_writer import read_header
-from catchment.storage.batch_retention import PREFIX
+from catchment.storage.compacted_batches import PREFIX
 from catchment.storage.files import read_record, remove_file, rename_file, sync_folder, write_durably, write_record
 
 NOTE = "_replay.json"  # Spark and Arrow pass over names that begin so

@@ -1,7 +1,8 @@
 """Old batches of raw records: removed when they are too old or take too much room, unless something still needs them.
 
-Works on a folder with one folder per batch (`batch=N`), whoever writes them. The number grows with time. A folder is
-renamed before it is deleted, so that a reader finds a batch whole or not at all, also after a crash.
+Works on a folder with one folder per batch (`batch=N`), whoever writes them, or per run of batches that were compacted
+(`catchment.storage.compacted_batches`), which goes as a whole. The number grows with time. A folder is renamed before
+it is deleted, so that a reader finds a batch whole or not at all, also after a crash.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from catchment.storage.compacted_batches import PREFIX, REMOVED_PREFIX, RUN_PREFIX, read_run
 from catchment.timeline import Clock
 from catchment.units import SECOND_US
 
-PREFIX = "batch="
-REMOVED_PREFIX = "_removed-"  # Spark and Arrow pass over names that begin so
 KEEP_NEWEST = 10  # batches that are never removed: they may be written, replayed or sampled now
 SCAN_EVERY_US = 60 * SECOND_US
 MAX_REMOVALS = 50  # per call, so that a call is short
@@ -25,8 +25,12 @@ MAX_REMOVALS = 50  # per call, so that a call is short
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
+    """A batch, or a run of batches, by the number of the first."""
+
     size_bytes: int
     written_us: int
+    numbers: tuple[int, ...]
+    name: str
 
 
 @dataclass
@@ -51,7 +55,7 @@ class BatchRetention:
         return self._size_bytes
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return sum(len(batch.numbers) for batch in self._batches.values())
 
     def tidy(self, needed: Container[int] = ()) -> int:
         """Remove some of what is beyond the limits, oldest first, but nothing that is needed; return how many."""
@@ -63,13 +67,12 @@ class BatchRetention:
         chosen: list[int] = []
         while self._beyond and len(chosen) < MAX_REMOVALS:
             number = self._beyond.popleft()
-            if number not in needed:
+            if number in self._batches and not any(n in needed for n in self._batches[number].numbers):
                 chosen.append(number)
         if chosen:
-            self.note({number: self._path(number) for number in chosen})
-        for number in chosen:
-            self._remove(number)
-        return len(chosen)
+            held = [self._batches[number] for number in chosen]
+            self.note({number: self.folder / batch.name for batch in held for number in batch.numbers})
+        return sum(self._remove(number) for number in chosen)
 
     def _find_beyond(self, now_us: int) -> Iterator[int]:
         """Yield the batches that are beyond the limits, oldest first."""
@@ -88,30 +91,29 @@ class BatchRetention:
         for name in names:
             if name.startswith(REMOVED_PREFIX):
                 shutil.rmtree(self.folder / name, ignore_errors=True)
-        numbers = {int(name.removeprefix(PREFIX)) for name in names if _is_batch(name)}
-        settled = set(sorted(self._batches)[:-KEEP_NEWEST])
-        found = {number: self._batches[number] for number in numbers & settled}
-        for number in numbers - settled:
-            batch = _measure(self._path(number))
+        known = {self._batches[n].name: self._batches[n] for n in sorted(self._batches)[:-KEEP_NEWEST]}
+        found: dict[int, _Batch] = {}
+        runs = [name for name in names if name.startswith(RUN_PREFIX)]
+        for name in [*runs, *(name for name in names if _is_batch(name))]:  # a batch counts before a run that holds it
+            batch = known.get(name) or _measure(self.folder / name)
             if batch is not None:
-                found[number] = batch
+                found[batch.numbers[0]] = batch
         self._batches = found
         self._size_bytes = sum(batch.size_bytes for batch in found.values())
 
-    def _remove(self, number: int) -> None:
+    def _remove(self, number: int) -> int:
+        """Remove a batch, or a run; return how many batches are gone."""
         batch = self._batches.pop(number)
         self._size_bytes -= batch.size_bytes
         aside = self.folder / f"{REMOVED_PREFIX}{number}"
         try:
-            os.replace(self._path(number), aside)
+            os.replace(self.folder / batch.name, aside)
         except FileNotFoundError:  # somebody else removed it
-            return
+            return 0
         shutil.rmtree(aside, ignore_errors=True)
-        self.removed_batches += 1
+        self.removed_batches += len(batch.numbers)
         self.removed_bytes += batch.size_bytes
-
-    def _path(self, number: int) -> Path:
-        return self.folder / f"{PREFIX}{number}"
+        return len(batch.numbers)
 
 
 def newest_batches(folder: Path, count: int) -> list[Path]:
@@ -126,9 +128,17 @@ def _is_batch(name: str) -> bool:
 
 
 def _measure(path: Path) -> _Batch | None:
+    """Return what a batch or a run takes; None if it is not there, or nobody knows what it holds."""
+    if path.name.startswith(RUN_PREFIX):
+        run = read_run(path)
+        if run is None or not run.batches:
+            return None
+        size_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        return _Batch(size_bytes, run.written_us, tuple(sorted(run.batches)), path.name)
     try:
         with os.scandir(path) as entries:
             found = [entry.stat() for entry in entries]
-        return _Batch(sum(f.st_size for f in found), path.stat().st_mtime_ns // 1_000)
+        number = int(path.name.removeprefix(PREFIX))
+        return _Batch(sum(f.st_size for f in found), path.stat().st_mtime_ns // 1_000, (number,), path.name)
     except FileNotFoundError:  # it is being replaced
         return None

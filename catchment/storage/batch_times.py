@@ -101,8 +101,11 @@ class RemovedBatches:
 
 
 def note_removed(folder: Path, batches: Mapping[int, Path], column: str | None) -> None:
-    """Note, durably, batches that are about to be removed from a folder; without a column nobody knows their times."""
-    files = [file for batch in batches.values() for file in sorted(batch.glob("*.parquet"))]
+    """Note, durably, batches that are about to be removed from a folder; without a column nobody knows their times.
+
+    Several of them may be in one folder, as a run.
+    """
+    files = [file for batch in dict.fromkeys(batches.values()) for file in sorted(batch.rglob("*.parquet"))]
     times = None
     if column is not None:
         with suppress(OSError, ValueError, pa.ArrowException):  # then nobody knows

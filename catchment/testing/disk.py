@@ -125,6 +125,10 @@ class SimulatedDisk(Disk):
 
     def replace(self, old: Path, new: Path) -> None:
         machine = self._step(new)
+        if old.is_dir():
+            machine.undo.append((new.parent, lambda: _rename_back(old, new)))
+            super().replace(old, new)
+            return
         before = new.read_bytes() if new.exists() else None
         machine.undo.append((new.parent, lambda: self._take_back(machine, old, new, before)))
         if old in machine.unsynced:
@@ -290,6 +294,12 @@ def state_files(folder: Path) -> list[Path]:
     """Return the files of a folder that hold state, in order of name."""
     found = (p for p in folder.rglob("*") if p.is_file() and not p.name.endswith(LOCK_NAMES))
     return sorted(found)
+
+
+def _rename_back(old: Path, new: Path) -> None:
+    """Give a renamed folder its old name again; what was removed from it has been put back already."""
+    if new.is_dir():
+        new.replace(old)
 
 
 def _put_back(path: Path, content: bytes | None) -> None:

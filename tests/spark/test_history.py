@@ -9,7 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from catchment.spark.sources.history import BatchFolder
+from catchment.storage import compacted_batches
 from catchment.storage.batch_times import FileTimes
+from catchment.storage.compacted_batches import BatchCompactor
 
 pytestmark = pytest.mark.spark
 
@@ -46,6 +48,32 @@ def test_footers_say_which_event_times_a_batch_holds(folder: BatchFolder) -> Non
     assert folder.times(1, "ts") == FileTimes(3, (START_US, START_US + 4 * MINUTE_US + 1))
     assert folder.times(2, "ts") == FileTimes(3, (START_US + 5 * MINUTE_US, START_US + 7 * MINUTE_US + 1))
     assert folder.times(3, "ts") is None, "it was never written"
+
+
+def test_compacted_batches_are_read_as_before_one_by_one_together_and_by_event_time(
+    spark: SparkSession, folder: BatchFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(spark, folder, 3, [130, 131])
+    _write(spark, folder, 4, [132])
+    before = {batch: folder.times(batch, "ts") for batch in range(6)}
+    monkeypatch.setattr(compacted_batches, "KEEP_NEWEST", 1)
+    monkeypatch.setattr(compacted_batches, "RUN_BATCHES", 4)
+    compactor = BatchCompactor(folder.folder, "ts")
+    while compactor.compact_next():
+        pass
+    assert sorted(path.name for path in folder.folder.glob("batch*")) == ["batch=4", "batches=0-4"]
+    assert {batch: folder.times(batch, "ts") for batch in range(6)} == before
+    assert [folder.has(batch) for batch in range(6)] == [True] * 5 + [False]
+    assert _values(spark, folder, 1) == [0, 3, 4]
+    assert _values(spark, folder, 0, 2, 4) == [0, 1, 2, 5, 6, 7, 132]
+    assert _values(spark, folder, 0, 1, 2, 3, 4) == [0, 0, 1, 2, 3, 4, 5, 6, 7, 130, 131, 132]
+    early = folder.batches(spark, [0, 1, 2, 3], f"{SCHEMA}, added STRING", (START_US, START_US + MINUTE_US))
+    assert sorted(r["value"] for r in early.collect()) == [0, 0, 1, 2, 3, 4, 5, 6, 7], "one hour is one file"
+    assert folder.batches(spark, [3], SCHEMA, (0, 1)).collect() == []
+    assert (
+        folder.batch(spark, 3, SCHEMA).orderBy("value").collect()[0]["ts"].timestamp() * 1e6
+        == START_US + 130 * MINUTE_US
+    )
 
 
 def test_a_batch_that_is_written_again_replaces_the_first_copy(spark: SparkSession, folder: BatchFolder) -> None:

@@ -41,6 +41,7 @@ from catchment.spark.sources.history import BatchFolder
 from catchment.spark.sources.streams import ddl
 from catchment.spark.streaming import reason_of
 from catchment.storage.batch_times import RemovedBatches
+from catchment.timeline import END_OF_TIME_US
 
 _log = logging.getLogger(__name__)
 NO_TIMES: EventSpan = (0, 0)
@@ -128,7 +129,9 @@ class PastReader:
         if not batches:
             return found.fragment.schema.empty_table(), ()
         stream = found.state.stream
-        records = self.reducer.history_of(stream).batches(self.reducer.spark, batches, ddl(stream))
+        past = found.backfill.past[0]
+        span = past.from_us, past.until_us if past.is_bounded else END_OF_TIME_US
+        records = self.reducer.history_of(stream).batches(self.reducer.spark, batches, ddl(stream), span)
         reduced = self.reducer.evaluator.reduce_all(records, [Take(found.fragment)], rows)[0]
         return reduced.table, reduced.records
 

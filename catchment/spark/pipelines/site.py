@@ -104,6 +104,7 @@ class SitePipeline:
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _once: bool = field(default=False, init=False)
     failure: CatchmentError | None = field(default=None, init=False)  # why a reader has failed for good
+    compact: Callable[[], None] = field(default=lambda: None, init=False)  # a little of the history of its streams
 
     def __post_init__(self) -> None:
         self.folder = self.project.site_folder(self.site)
@@ -149,7 +150,7 @@ class SitePipeline:
             pace_of(self.link),
             min(MAX_QUEUED_BYTES, self.link.outbox_max_bytes // 2),
         )
-        self._past_thread = RepairThread(self.past.read_next, "past")
+        self._past_thread = RepairThread(self._read_past_or_compact, "past")
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -504,6 +505,13 @@ class SitePipeline:
         sent_bytes = self.host.look(submit)
         self.sender.notify()
         return sent_bytes
+
+    def _read_past_or_compact(self) -> bool:
+        """Read a little of the past; while there is none, compact history, in the thread that reads it."""
+        is_busy = self.past.read_next()
+        if not is_busy and self.past.next_past() is None:
+            self.compact()
+        return is_busy
 
     def needed_batches(self, stream: str) -> NeededBatches:
         """Return the batches of a stream that are still to be read from history."""

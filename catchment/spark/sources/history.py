@@ -6,6 +6,9 @@ written this way; executors write, nothing passes through the driver. Where file
 batch is not partitioned by event time, which would sort every record: the footers of its files say which event times it
 holds (`catchment.storage.batch_times`), so that who asks for some of them opens only the files that matter.
 
+In the background older batches are compacted into runs, whose files are by the hour of event times
+(`catchment.storage.compacted_batches`); a batch is read from either.
+
 Raw history has the column `_row`: the number of a record within its batch, or in its source where that numbers its
 records. A shed batch is repaired by it.
 """
@@ -13,15 +16,17 @@ records. A shed batch is repaired by it.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from catchment.shedding.places import ROW
-from catchment.storage.batch_times import FileTimes, read_times
+from catchment.storage.batch_times import FileTimes, TimeSpan, read_times
+from catchment.storage.compacted_batches import BATCH, CompactedRun, find_run
 from catchment.storage.files import make_folder, remove_file, rename_file, sync_files, sync_folder
 
 BATCH_COLUMN = "batch"
@@ -49,7 +54,10 @@ class BatchFolder:
 
     def has(self, batch_id: int) -> bool:
         """Return whether a batch was written."""
-        return any(self._path(batch_id).glob("*.parquet"))
+        if self._files(batch_id):
+            return True
+        run = find_run(self.folder, batch_id)
+        return run is not None and run.batches[batch_id].rows > 0
 
     def remove(self, batch_id: int) -> None:
         """Remove what was written of a batch that was not committed."""
@@ -79,21 +87,46 @@ class BatchFolder:
 
     def batch(self, spark: SparkSession, batch_id: int, schema: str) -> DataFrame:
         """Return these columns of a batch that was written."""
-        return spark.read.schema(schema).parquet(str(self._path(batch_id)))
+        return self.batches(spark, [batch_id], schema)
 
-    def batches(self, spark: SparkSession, batch_ids: Sequence[int], schema: str) -> DataFrame:
-        """Return these columns of several batches that were written; those that they lack are null."""
-        return spark.read.schema(schema).parquet(*(str(f) for n in batch_ids for f in self.files(n)))
+    def batches(
+        self, spark: SparkSession, batch_ids: Sequence[int], schema: str, span: TimeSpan | None = None
+    ) -> DataFrame:
+        """Return these columns of several batches that were written; those that they lack are null.
 
-    def files(self, batch_id: int) -> list[Path]:
-        """Return the files of a batch."""
-        return sorted(self._path(batch_id).glob("*.parquet"))
+        With a span of event times, compacted records of other hours may be left out.
+        """
+        plain = [n for n in batch_ids if self._files(n)]
+        parts = [spark.read.schema(schema).parquet(*(str(f) for n in plain for f in self._files(n)))] if plain else []
+        for run, numbers in self._runs_of(set(batch_ids).difference(plain)):
+            files = run.files_of(span)
+            if files:
+                read = spark.read.schema(f"{schema}, `{BATCH}` BIGINT").parquet(*map(str, files))
+                mine = read if numbers >= run.batches.keys() else read.where(F.col(BATCH).isin(sorted(numbers)))
+                parts.append(mine.drop(BATCH))
+        return reduce(DataFrame.unionAll, parts) if parts else spark.createDataFrame([], schema)
 
     def times(self, batch_id: int, event_time: str) -> FileTimes | None:
         """Return which event times a batch holds, by its footers; None if it was never written, or removed."""
-        if not self._path(batch_id).is_dir():
-            return None
-        return read_times(self.files(batch_id), event_time)
+        files = self._files(batch_id)
+        run = find_run(self.folder, batch_id) if not files else None
+        if run is not None:
+            return run.batches[batch_id]
+        return read_times(files, event_time) if self._path(batch_id).is_dir() else None
+
+    def _files(self, batch_id: int) -> list[Path]:
+        return sorted(self._path(batch_id).glob("*.parquet"))
+
+    def _runs_of(self, batch_ids: set[int]) -> Iterator[tuple[CompactedRun, set[int]]]:
+        """Yield the runs that hold some batches, each with those that it holds."""
+        left = set(batch_ids)
+        while left:
+            number = min(left)
+            run = find_run(self.folder, number)
+            held = {number} if run is None else left & run.batches.keys()
+            if run is not None:
+                yield run, held
+            left -= held
 
     def _path(self, batch_id: int) -> Path:
         return self.folder / f"{BATCH_COLUMN}={batch_id}"
