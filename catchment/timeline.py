@@ -104,6 +104,11 @@ class WindowSpec:
             if instant_us < start + self.size_us:
                 yield Window(start, start + self.size_us)
 
+    def starts_between(self, first_us: int, end_us: int) -> range:
+        """Return where the windows start that start at an instant or after it, and before another."""
+        first = -((self.offset_us - first_us) // self.slide_us) * self.slide_us + self.offset_us
+        return range(first, max(end_us, first), self.slide_us)
+
     def cuts(self) -> set[int]:
         """Return the offsets within one slide at which a window starts or ends."""
         return {self.offset_us, (self.offset_us + self.size_us) % self.slide_us}

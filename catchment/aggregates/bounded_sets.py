@@ -81,7 +81,8 @@ class BoundedSet(Aggregate):
 class CountDistinct(BoundedSet):
     """How many distinct values or combinations of values, none of them null; 0 for none.
 
-    The argument of several values is a struct of them. Exact up to `max_distinct`, an estimate beyond.
+    The argument of several values is a struct of them. Exact up to `max_distinct`, an estimate beyond. A count that was
+    made exact later (`counted`) is a state of null and the count: it has no values any more, and cannot be merged.
     """
 
     max_distinct: int = DEFAULT_MAX_DISTINCT
@@ -141,9 +142,22 @@ class CountDistinct(BoundedSet):
         hashes = hash_rows([column.filter(pa.array(known)) for column in columns]).view(np.int64)
         return [self._least(pa.array(hashes), groups[known], size)]
 
+    def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
+        if pc.list_flatten(states[0]).null_count:
+            raise AggregateError("a count that was made exact by a second round cannot be merged", where=self.name)
+        return super().combine(states, groups, size)
+
+    def counted(self, values: int) -> list[int | None]:
+        """Return the state of so many distinct values that are not kept."""
+        return [None, values]
+
     def lower(self, states: Sequence[pa.Array]) -> pa.Array:
         sizes = _sizes(states[0])
         counts = sizes.copy()
+        if pc.list_flatten(states[0]).null_count:
+            for row, items in enumerate(states[0].to_pylist()):
+                if items and items[0] is None:
+                    counts[row] = items[1]
         for row in np.flatnonzero(sizes > self.max_distinct).tolist():
             greatest = states[0][row].values[-1].as_py()
             counts[row] = round((self.capacity - 1) / ((greatest + _HALF + 1) / (2 * _HALF)))

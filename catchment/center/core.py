@@ -50,6 +50,7 @@ from catchment.center.events import (
     SiteJoined,
     SiteReplaced,
     SiteRetired,
+    WindowsRestated,
 )
 from catchment.center.query import CenterQuery
 from catchment.center.roster_changes import RosterChanges, SiteRecords
@@ -125,6 +126,8 @@ class CenterCore:
             for event in events:
                 if isinstance(event, AnswersSuspended) and event.query == composed.query.lower:
                     composed.note_unfinished([window.start_us for window in event.windows])
+                if isinstance(event, WindowsRestated) and event.query == composed.query.lower:
+                    composed.note_restated(event.windows)
             for action in actions:
                 if isinstance(action, Publish | Compose) and action.query == composed.query.lower:
                     composed.note(action)

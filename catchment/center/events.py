@@ -186,9 +186,30 @@ class QueryRenewed:
     query: CenterQuery
 
 
+@stored()
+@dataclass(frozen=True, slots=True)
+class RestatedWindow:
+    """What was published of a window that was final before: computed again on request, or made exact."""
+
+    start_us: int
+    revision: int
+    status: str
+    coverage: float
+    missing_sites: tuple[str, ...]
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class WindowsRestated:
+    """Final windows of a query were published again: views that read it follow."""
+
+    query: str
+    windows: tuple[RestatedWindow, ...]
+
+
 RosterChange = SiteJoined | SiteRetired | SiteReplaced | SiteHealed
 SiteChange = RosterChange | SiteBlocked | SiteResumed
-AnswersChange = AnswersSuspended | AnswersResumed | AnswersRecalled
+AnswersChange = AnswersSuspended | AnswersResumed | AnswersRecalled | WindowsRestated
 QueryChange = QueryAdded | ComposedAdded | QueryDropped | QueryMoved | QueryRenewed | AnswersChange
 DeferralEvent = PartialsDeferred | DeferredMerged
 Event = QueryChange | SiteChange | Recalled | Gathered | LeftOut | DeferralEvent | Landed | Ticked
@@ -256,7 +277,8 @@ class Compose:
     """A new revision or status of a window of a composed query, whose rows follow from those of lower windows.
 
     `lowers`: the start of each lower window in it, and the revision up to which its rows count. Without `has_new_rows`
-    only the status has changed.
+    only the status has changed. A window that `is_restated` was final and is forgotten: its tables know its revision,
+    its status and the lower windows in it, of which one was published again.
     """
 
     query: str
@@ -269,6 +291,7 @@ class Compose:
     published_us: int
     lowers: tuple[tuple[int, int], ...]
     has_new_rows: bool
+    is_restated: bool = False
 
 
 Action = Publish | Expired | Compose

@@ -47,8 +47,11 @@ from catchment.center.events import (
 from catchment.center.log_lines import log_deployment, log_windows
 from catchment.center.open_state import OpenState
 from catchment.center.query import CenterQuery
-from catchment.center.results.restate import restate_windows
+from catchment.center.restated_notes import RestatedNotes
+from catchment.center.results.restate import note_rounds, restate_windows
+from catchment.center.results.second_round import RoundRule
 from catchment.center.results.write import ResultTables
+from catchment.center.round_notes import RoundNotes
 from catchment.center.sites_apart import find_alike, names_apart
 from catchment.center.status import describe_queries, describe_sites
 from catchment.center.statuses import SUSPENDED
@@ -95,6 +98,7 @@ class CenterPipeline:
     stopwatch: Callable[[], float] = time.perf_counter
     composed: Sequence[ComposedQuery] = ()
     repairs: Mapping[str, WindowRepair] = field(default_factory=dict)  # by the view that computes windows again
+    round_rules: Mapping[str, RoundRule] = field(default_factory=dict)  # how estimates are made exact, by query
     published: int = field(default=0, init=False)
     # Is set after recovery, so that it is not told again of what was published before.
     observer: WindowObserver | None = field(default=None, init=False)
@@ -109,6 +113,8 @@ class CenterPipeline:
         self.folder = self.project.state_folder / "center"
         self.core = CenterCore()
         self._notes = UnfinishedNotes(self.folder)
+        self._restated = RestatedNotes(self.folder)
+        self.rounds_due = RoundNotes(self.folder)
         journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock, self._flush_tables)
         snapshot = journal.snapshot()
@@ -121,7 +127,7 @@ class CenterPipeline:
         limit_bytes = self.project.limits.open_state_bytes
         self.open_state = OpenState(self.core, Routes.of(self.project), self.clock, limit_bytes)
         self._begin_lives()
-        self._journal_suspensions()
+        self._journal_notes()
         self._apply_deployment()
 
     def deploy(
@@ -134,6 +140,7 @@ class CenterPipeline:
         deferrable: Mapping[str, DeferrableFragment],
         composed: Sequence[ComposedQuery] = (),
         repairs: Mapping[str, WindowRepair] | None = None,
+        round_rules: Mapping[str, RoundRule] | None = None,
     ) -> None:
         """Answer these queries over these sites from now on; those that go on are not touched."""
         with self._turn:
@@ -145,6 +152,7 @@ class CenterPipeline:
             self.orders = orders
             self.composed = composed
             self.repairs = repairs or {}
+            self.round_rules = round_rules or {}
             self._apply_deployment()
 
     def _apply_deployment(self) -> None:
@@ -225,15 +233,26 @@ class CenterPipeline:
             if self.clock.now_us() - self._committed_at_us > REPAIR_ALONE_AFTER_US:
                 self._repair()
             self._publish_unfinished()
-            self._journal_suspensions()
+            self._journal_notes()
             self._bound_open_state()
+
+    def checkpoint(self) -> None:
+        """Make everything durable that was published."""
+        with self._turn:
+            self.host.checkpoint()
+
+    def remove_tables(self, name: str) -> None:
+        """Remove the tables of a view that was deployed for a while, to compute something for another one."""
+        for tables in self.tables.values():
+            tables.remove_tables(name)
+            return
 
     def finish(self) -> None:
         """Repair everything that is registered: nothing more will come for now."""
         with self._turn:
             self._merge_deferred(everything=True)
             self._repair(everything=True)
-            self._journal_suspensions()
+            self._journal_notes()
 
     @property
     def consumed(self) -> bool:
@@ -258,6 +277,7 @@ class CenterPipeline:
             **describe_queries(self.core),
             "sites": describe_sites(self.core, self.inbox.refusals(), self._heard_at_us),
             "open_state": self.open_state.status(),
+            "second_rounds": self.rounds_due.status(),
             "warnings": self.warnings,
         }
 
@@ -293,7 +313,7 @@ class CenterPipeline:
             self._committed_at_us = self.clock.now_us()
             if self.observer is not None:
                 self.observer.note_merged(run.events, began_us)
-            self._journal_suspensions()
+            self._journal_notes()
             self._heard_at_us.update({e.origin: self._committed_at_us for e in run.events if isinstance(e, Landed)})
             self._bound_open_state()
         return True
@@ -317,7 +337,7 @@ class CenterPipeline:
                 return False
             self.consumer.commit_deferred(run, [*self._recall(), *run.events, Ticked()])
             self._committed_at_us = self.clock.now_us()
-            self._journal_suspensions()
+            self._journal_notes()
         return True
 
     def _bound_open_state(self) -> None:
@@ -357,8 +377,15 @@ class CenterPipeline:
                 states = self.tables[name].recall_windows(starts)
                 self.host.submit("resume", [AnswersRecalled(name, starts, states)])
 
-    def _journal_suspensions(self) -> None:
-        """Suspend the views whose last step has failed; the caller holds the turn, so that nothing comes between."""
+    def _journal_notes(self) -> None:
+        """Suspend the views whose last step has failed, and let views follow windows that were published again.
+
+        The caller holds the turn, so that nothing comes between.
+        """
+        restated = self._restated.events()
+        if restated:
+            self.host.submit("restate", restated)
+            self._restated.clear()
         events = self._notes.events()
         if events:
             self.host.submit("suspend", events)
@@ -371,7 +398,11 @@ class CenterPipeline:
         for name in sorted(self.tables, key=lambda name: name not in self.repairs):  # what computes others again first
             tables = self.tables[name]
             published = [a for a in actions if isinstance(a, Publish) and a.query == name]
-            published += restate_windows(name, self.repairs, self.tables, actions)
+            restated = list(restate_windows(name, self.repairs, self.tables, actions, self.round_rules))
+            self._note_restated(number, name, restated)
+            published += restated
+            if name in self.round_rules:
+                published = self._note_rounds(name, published)
             if self._notes.is_unfinished(name, number):
                 published = [replace(p, status=SUSPENDED, is_finished=False) for p in published]
             tables.publish(number, published, partial(self._note_unfinished, name, number))
@@ -382,6 +413,20 @@ class CenterPipeline:
         if self.observer is not None:
             self.observer.note_published(actions)
         return 1
+
+    def _note_restated(self, number: int, name: str, restated: Sequence[Publish]) -> None:
+        """Note final windows that are about to be published again, if another view reads them."""
+        changed = [p for p in restated if p.has_answer]
+        is_read = any(query.lower == name for query in self.composed)
+        if changed and is_read and self.tables[name].next_number() <= number:  # else they were, and it is journalled
+            self._restated.add(number, name, changed)
+
+    def _note_rounds(self, name: str, published: Sequence[Publish]) -> list[Publish]:
+        """Note the windows that are final now and have estimates; return what is published, which says so."""
+        told, starts_us = note_rounds(self.tables[name], self.round_rules[name], published, self.rounds_due)
+        if starts_us:
+            self.rounds_due.add(name, starts_us)
+        return told
 
     def _compose(self, number: int, due: Sequence[Compose]) -> None:
         """Publish views of views, each after the one that it reads."""

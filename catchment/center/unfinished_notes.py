@@ -1,4 +1,4 @@
-"""Notes of answers that could not be finished, on disk until the journal knows of them.
+"""Notes of what is found while an entry is carried out, on disk until the journal knows of them.
 
 That a view's last step fails is found while an entry is carried out, when nothing can be journalled. So it is noted
 first; then the rows are written without the view's columns; then the suspension becomes an entry of its own, and the

@@ -72,8 +72,10 @@ class Rebalancer:
         """Drop the views that have computed all the windows again that they were to."""
         for name, repair in self.watcher.deployment.deployed.repairs.items():
             running = core.queries.get(name)
+            if repair.is_second_round:
+                continue  # `catchment.deploy.second_rounds` ends it
             if running is not None and running.windows.is_final_until(repair.until_us):
-                self._change(partial(_without_repair, name))
+                self._change(partial(without_repair, name))
 
     def _end_left_fragments(self, core: CenterCore) -> None:
         ends = core.fragment_ends()
@@ -86,7 +88,8 @@ class Rebalancer:
             self.watcher.store.change(lambda now: make(now or deployed))
 
 
-def _without_repair(name: str, deployed: Deployed) -> Deployed:
+def without_repair(name: str, deployed: Deployed) -> Deployed:
+    """Return the deployment without a view that computes windows of another one again."""
     return deployed.drop(name) if name in deployed.repairs else deployed
 
 

@@ -32,9 +32,13 @@ SUFFIX = "_repair"  # behind the name of a view, in that of the one that compute
 
 
 def repair_windows(folder: Path, name: str, first_us: int, before_us: int | None = None) -> Mapping[str, Any]:
-    """Compute the windows of a view again that start at or after an instant, and before another; by default one."""
+    """Compute the windows of a view again that start at or after an instant, and before another; by default one.
+
+    Of a view that reads another one, the windows of that are computed again, and those that read them follow.
+    """
     deployment = Deployment.load(folder)
     declared = load_catalog(deployment.project)
+    name, first_us, before_us = _lowest_windows(deployment, name, first_us, before_us)
     helper = f"{name}{SUFFIX}"
     made: list[WindowRepair] = []
 
@@ -66,6 +70,24 @@ def repair_windows(folder: Path, name: str, first_us: int, before_us: int | None
     }
 
 
+def _lowest_windows(
+    deployment: Deployment, name: str, first_us: int, before_us: int | None
+) -> tuple[str, int, int | None]:
+    """Return the view whose records are read for a view, and from when until when its windows start that are in those.
+
+    A view over the windows of another one is a function of these: its windows follow when they are published again.
+    """
+    plan = next((p for p in deployment.plans if p.view == name), None)
+    while plan is not None and plan.lower is not None and plan.slices is None:
+        spec = plan.window
+        first_us = _next_start(spec, first_us)
+        last_us = first_us if before_us is None else max(_next_start(spec, before_us) - spec.slide_us, first_us)
+        before_us = last_us + spec.size_us
+        plan = next(p for p in deployment.plans if p.view == plan.lower)
+        name = plan.view
+    return name, first_us, before_us
+
+
 def _find_plan(deployment: Deployment, name: str) -> QueryPlan:
     """Return the plan of a view whose windows can be computed again one by one."""
     plan = next((p for p in deployment.plans if p.view == name), None)
@@ -73,19 +95,10 @@ def _find_plan(deployment: Deployment, name: str) -> QueryPlan:
         hint = did_you_mean(name, [p.view for p in deployment.plans])
         raise ConfigError(f"there is no view {name!r}", where=str(deployment.project.folder), hint=hint)
     if plan.lower is not None:
-        what = "reads another view" if plan.slices is None else "has windows that are not of one size"
-        hint = "replace it by itself, with start: CREATE OR REPLACE MATERIALIZED VIEW ... WITH (start = ...)"
         raise QueryError(
-            f"view {name!r} {what}, and single windows of it are not computed again",
+            f"view {name!r} has windows that are not of one size, and single windows of it are not computed again",
             where=str(deployment.project.folder),
-            hint="repair the view that it reads, before another one reads it" if plan.slices is None else hint,
-        )
-    reader = next((p for p in deployment.plans if p.lower == plan.name), None)
-    if reader is not None:
-        raise QueryError(
-            f"view {reader.view!r} reads the windows of {name!r}, and would not see what is computed again",
-            where=str(deployment.project.folder),
-            hint=f"remove {reader.view!r} from the project's queries/ first",
+            hint="replace it by itself, with start: CREATE OR REPLACE MATERIALIZED VIEW ... WITH (start = ...)",
         )
     return plan
 
@@ -105,7 +118,7 @@ def _windows_of(plan: QueryPlan, first_us: int, before_us: int | None) -> Window
 
 def _next_start(spec: WindowSpec, at_us: int) -> int:
     """Return where the first window starts that starts at an instant or after it."""
-    return -((spec.offset_us - at_us) // spec.slide_us) * spec.slide_us + spec.offset_us
+    return spec.starts_between(at_us, at_us).start
 
 
 def _refuse_changeable(deployment: Deployment, plan: QueryPlan, repair: WindowRepair) -> None:

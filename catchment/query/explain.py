@@ -16,11 +16,12 @@ from catchment.project.sections import Link
 from catchment.quality.laws import law_of, sketch_bound
 from catchment.query.fragment import Lookup
 from catchment.query.join import KINDS, LEFT, RIGHT, SIDES
+from catchment.query.narrowed_view import why_not_narrowed
 from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import LookupJoin, find
-from catchment.query.sql.view_options import BOUNDED
+from catchment.query.sql.view_options import ALWAYS, BOUNDED
 from catchment.query.types import sql_type
-from catchment.units import format_bandwidth, format_duration
+from catchment.units import format_bandwidth, format_duration, format_size
 
 
 def explain(plan: QueryPlan, project: Project) -> str:
@@ -156,6 +157,7 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
     for aggregate in plan.fragment.aggregates:
         if isinstance(aggregate, BoundedSet | Percentile):
             lines.append(f"{aggregate.name}: {_describe_set(aggregate)}")
+    lines += _second_round_lines(plan)
     sketches = [a.name for a in plan.fragment.aggregates if not a.exact and not isinstance(a, BoundedSet | Percentile)]
     if sketches:
         lines.append(f"estimated from sketches: {', '.join(sketches)}")
@@ -203,6 +205,29 @@ def _own_functions(plan: QueryPlan) -> list[str]:
             size = f", a state takes up to {declared.max_state_bytes} bytes"
         lines.append(f"{name}: Python of this project, in {Path(found.file).name}, the same at every site{size}")
     return lines
+
+
+def _second_round_lines(plan: QueryPlan) -> list[str]:
+    """Return what becomes of estimates beyond `max_distinct` once their window is final."""
+    sets = [a for a in plan.fragment.aggregates if isinstance(a, CountDistinct | Percentile)]
+    if not sets:
+        return []
+    reason = why_not_narrowed(plan)
+    if plan.options.repair != ALWAYS:
+        reason = f"repair is '{plan.options.repair}'"
+    if reason is not None:
+        return [f"beyond that they stay estimates: {reason}"]
+    ranked = any(isinstance(a, Percentile) for a in sets)
+    counted = any(isinstance(a, CountDistinct) for a in sets)
+    sent = [
+        *(["the values between the bounds of rank of its sketch (of the others their number)"] if ranked else []),
+        *(["the hashes of its distinct values"] if counted else []),
+    ]
+    most = format_size(plan.options.repair_max_bytes)
+    return [
+        f"beyond that a final window is made exact from history, in a second round: per row sites send "
+        f"{' and '.join(sent)}, {most} per window at the most"
+    ]
 
 
 def _describe_set(aggregate: BoundedSet | Percentile) -> str:

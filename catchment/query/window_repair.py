@@ -8,18 +8,20 @@ from catchment.errors import QueryError
 from catchment.storage.codec import stored
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has is_second_round
 @dataclass(frozen=True)
 class WindowRepair:
     """The windows of a view that start in [from_us, before_us) are computed again; the last of them ends at `until_us`.
 
-    A view of its own computes them from the histories of the sites (`catchment.deploy.repair_windows`).
+    A view of its own computes them from the histories of the sites (`catchment.deploy.repair_windows`). In a second
+    round it computes only what makes the estimates of these windows exact (`catchment.deploy.second_rounds`).
     """
 
     view: str  # the name of the definition whose windows they are
     from_us: int
     before_us: int
     until_us: int
+    is_second_round: bool = False
 
     def __post_init__(self) -> None:
         if not self.from_us < self.before_us <= self.until_us:

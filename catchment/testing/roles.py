@@ -17,6 +17,7 @@ from catchment.center.results.write import ResultTables
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.reconcile import carried_by
 from catchment.deploy.role_files import refuse_redefined_views
+from catchment.deploy.second_rounds import round_rules
 from catchment.progress.admission import Admission
 from catchment.progress.consumer import merge_here
 from catchment.query.fragment import Fragment
@@ -84,6 +85,7 @@ class SimulatedCenter:
             stopwatch=lambda: work.spent_s,
             composed=deployment.composed_queries,
             repairs=deployment.deployed.repairs,
+            round_rules=round_rules(deployment),
         )
         self.host = self.pipeline.host
 
@@ -102,6 +104,7 @@ class SimulatedCenter:
             deployment.deferrable,
             deployment.composed_queries,
             deployed.repairs,
+            round_rules(deployment),
         )
 
     def tick(self) -> None:

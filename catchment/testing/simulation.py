@@ -145,6 +145,8 @@ class DeploymentSimulation:
         center = world.center
         if center is None or not all(world.is_drained(r) for r in roles):
             return False
+        if center.pipeline.rounds_due.is_busy and not self._dead():
+            return False
         return center.pipeline.consumed and all(self._is_answered(p) for p in center.deployment.plans)
 
     def _is_answered(self, plan: QueryPlan) -> bool:

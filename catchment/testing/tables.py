@@ -62,6 +62,9 @@ class MemoryStore:
         """Return nothing: a power cut takes back whole appends here."""
         return []
 
+    def remove(self, kind: str, query: str) -> None:
+        self.tables.pop((kind, query), None)
+
     def sync(self) -> None:
         """Make everything durable that was appended."""
         for table in self.tables.values():

@@ -18,6 +18,7 @@ from typing import TypeVar
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.heal import heal
 from catchment.deploy.rebalance import Rebalancer
+from catchment.deploy.second_rounds import SecondRounds
 from catchment.deploy.store import DeploymentStore
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import CatchmentError, ConfigError
@@ -399,6 +400,7 @@ class World:
             watcher.acknowledge()
             before = watcher.deployment.deployed
             role.rebalancer.step(running.pipeline.core, role.clock.now_us())
+            SecondRounds(watcher).step(running.pipeline)
             if before.leaving and not self.current().deployed.leaving:
                 self.note(RareState.FRAGMENT_RETIRED)
         if role.kind == SITE and watcher.sites_may_follow():

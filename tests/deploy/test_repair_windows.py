@@ -62,6 +62,10 @@ CREATE MATERIALIZED VIEW pages AS
 CREATE MATERIALIZED VIEW unseen AS
   SELECT window.start, a.page, count(*) AS n FROM hits a LEFT JOIN views b ON a.page = b.page AND a.bytes = b.bytes
   WHERE b.ts IS NULL GROUP BY window(a.ts, '10 s'), a.page;
+CREATE MATERIALIZED VIEW half_minutes AS
+  SELECT window.start, page, sum(n) AS n FROM pages GROUP BY window(start, '30 s'), page;
+CREATE MATERIALIZED VIEW everything AS
+  SELECT window.start, page, sum(n) AS n FROM half_minutes GROUP BY window(start, '60 s'), page;
 """
 SPAN_S = 90
 LATE_US = BEGIN_US + 12 * SECOND_US  # of the event time of what comes far too late
@@ -205,6 +209,29 @@ def test_a_window_is_computed_again_once_whatever_crashes_and_is_lost_on_the_way
     world.simulation.world.scheduler.at(at_us, lambda: world.ask("pages", 10))
     world.simulation.run()
     check_first_repair(world)
+
+
+@pytest.mark.parametrize("faults", [frozenset(), frozenset({Feature.CRASH, Feature.POWER_CUT, Feature.DOUBLED})])
+def test_views_that_read_a_view_follow_when_its_windows_are_computed_again(
+    tmp_path: Path, faults: frozenset[Feature]
+) -> None:
+    world = World(tmp_path / "p", faults)
+    at_us = BEGIN_US + (SPAN_S + 5) * SECOND_US
+    world.simulation.world.scheduler.at(at_us, lambda: world.ask("half_minutes", 0))
+    world.simulation.run()
+    expected = world.expected()
+    assert in_windows(world.counts("pages"), 0, 10, 20) == by_page(expected, 0, 10, 20)
+    halves: Counter[tuple[int, str]] = Counter()
+    for (_, page), n in by_page(expected, 0, 10, 20).items():
+        halves[0, page] += n
+    assert in_windows(world.counts("half_minutes"), 0) == halves
+    later = by_page({key: n for key, n in expected.items() if key[0] in (30, 40, 50)}, 30, 40, 50)
+    whole = Counter(halves)
+    for (_, page), n in later.items():
+        whole[0, page] += n
+    assert in_windows(world.counts("everything"), 0) == whole
+    reasons = [row["reason"] for row in world.log("half_minutes")]
+    assert any("was computed again" in reason or "was revised" in reason for reason in reasons)
 
 
 def test_a_view_that_is_dropped_ends_what_computes_its_windows_again(tmp_path: Path) -> None:

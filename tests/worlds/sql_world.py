@@ -91,6 +91,10 @@ class MemoryStore:
     def remove_torn(self, kind: str, query: str, first_number: int) -> list[str]:
         return []
 
+    def remove(self, kind: str, query: str) -> None:
+        self.tables.pop((kind, query), None)
+        self.numbers.pop((kind, query), None)
+
     def compact(self, kind: str, query: str) -> None:
         """Pieces in memory cost nothing."""
 

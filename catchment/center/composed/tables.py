@@ -8,7 +8,7 @@ once more, retracted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -44,7 +44,28 @@ class ComposedTables(ResultTables):
         kinds = ("results", "windows") if any(c.has_new_rows for c in due) else ("windows",)
         newest = [self._store.newest_number(kind, self.query) for kind in kinds]
         if due and any(known is None or known < number for known in newest):
-            self.publish(number, self._revisions(due), on_unfinished)
+            known = [self._find_restated(c) if c.is_restated else c for c in due]
+            self.publish(number, self._revisions([c for c in known if c is not None]), on_unfinished)
+
+    def _find_restated(self, compose: Compose) -> Compose | None:
+        """Return what is published of a window that was final, by its log and that of the view that it reads.
+
+        None if it was never published.
+        """
+        assert self.lower is not None
+        start_us = compose.window.start_us
+        word = self.newest_word(start_us)
+        lowers = self.lower.newest_revisions_between(start_us, compose.window.end_us)
+        if word is None or not lowers:
+            return None
+        return replace(
+            compose,
+            revision=word["revision"] + 1,
+            status=word["status"],
+            coverage=word["coverage"],
+            missing_sites=tuple(word["missing_sites"]),
+            lowers=tuple(sorted(lowers.items())),
+        )
 
     def _revisions(self, due: Sequence[Compose]) -> list[Publish]:
         changed = [c for c in due if c.has_new_rows]

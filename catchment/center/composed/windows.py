@@ -16,10 +16,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from catchment.center.composed.query import ComposedQuery
-from catchment.center.events import Compose, Publish
+from catchment.center.events import Compose, Publish, RestatedWindow
 from catchment.center.statuses import EARLY, EXACT, FINAL, ON_TIME, SUSPENDED
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US, Window
+
+NEWEST_REVISION = 2**31 - 1  # of a lower window whose revision only its tables know
 
 
 @stored()
@@ -76,12 +78,16 @@ class ComposedWindows:
     def __init__(self, state: ComposedState) -> None:
         self.state = state
         self.query = state.query
+        self._restated: dict[int, Window] = {}  # forgotten windows of which a lower one was published again just now
 
     def note(self, published: Publish | Compose) -> None:
         """Take in a revision or a status of a lower window; what is published early is not read."""
         if published.status == EARLY:
             return
         start_us = published.window.start_us
+        if isinstance(published, Compose) and published.is_restated:
+            self.note_restated([RestatedWindow(start_us, NEWEST_REVISION, FINAL, 1.0, ())])
+            return
         lower = LowerWindow(published.revision, published.status, published.coverage, published.missing_sites)
         for window in self.query.reading(start_us):
             if window.start_us < self.state.from_us or self._is_forgotten(window):
@@ -90,6 +96,18 @@ class ComposedWindows:
             before = known.lowers.get(start_us)
             known.is_changed |= before is None or before.revision != lower.revision
             known.lowers[start_us] = lower
+
+    def note_restated(self, windows: Sequence[RestatedWindow]) -> None:
+        """Take in lower windows that were final and were published again; what is forgotten is published once more."""
+        for restated in windows:
+            lower = LowerWindow(restated.revision, restated.status, restated.coverage, restated.missing_sites)
+            for window in self.query.reading(restated.start_us):
+                known = self.state.windows.get(window.start_us)
+                if known is not None:
+                    known.is_changed = True
+                    known.lowers[restated.start_us] = lower
+                elif window.start_us >= self.state.from_us:
+                    self._restated[window.start_us] = window
 
     def note_unfinished(self, starts_us: Sequence[int]) -> None:
         """Take in that answers of lower windows could not be finished: they have no rows until they are resumed."""
@@ -102,6 +120,7 @@ class ComposedWindows:
 
     def settle(self, progress: LowerProgress, now_us: int) -> Iterator[Compose]:
         """Publish the windows that are due: newly closed, revised, or with another status."""
+        yield from self._publish_restated(now_us)
         if progress.begin_us is None:
             return
         self._begin(progress.begin_us)
@@ -117,6 +136,13 @@ class ComposedWindows:
                 yield self._publish(window, known, status, now_us)
             if progress.final_us >= settled_us:
                 del self.state.windows[start_us]
+
+    def _publish_restated(self, now_us: int) -> Iterator[Compose]:
+        """Publish forgotten windows again, by what their tables know of them."""
+        for start_us in sorted(self._restated):
+            window = self._restated.pop(start_us)
+            reason = f"{self.query.lower} was computed again"
+            yield Compose(self.query.name, window, 0, FINAL, 1.0, (), reason, now_us, (), True, is_restated=True)
 
     def progress(self, lower: LowerProgress) -> LowerProgress:
         """Return how far it has come itself, for a view that reads it."""

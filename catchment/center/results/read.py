@@ -86,7 +86,9 @@ def _with_newest_status(rows: pa.Table, log: pa.Table) -> pa.Table:
     fresh = {"status": index, "missing_sites": index, "missing_sources": index}
     # A row's coverage and bound are its own, unless the window has become whole since, or a site was missing: then
     # they are the window's. Its coverage does not tell: a row that has everything may have waited for another batch.
-    whole = pc.take(pc.is_in(newest["status"], value_set=pa.array([EXACT, FINAL])), index).combine_chunks()
+    is_whole = pa.array([EXACT, FINAL])
+    whole = pc.take(pc.is_in(newest["status"], value_set=is_whole), index).combine_chunks()
+    whole = pc.and_not(whole, pc.is_in(rows["status"], value_set=is_whole).combine_chunks())
     stale = pc.or_(whole, pc.greater(pc.list_value_length(rows["missing_sites"]), 0).combine_chunks())
     of_window = pc.if_else(pc.fill_null(stale, False), index.combine_chunks(), None)
     fresh |= dict.fromkeys(("coverage", "bound", *_ADDED), of_window)

@@ -8,22 +8,27 @@ answer worse.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
+import pyarrow as pa
+
+from catchment.aggregates import partials
 from catchment.center.events import Action, Publish
 from catchment.center.late.registry import WINDOW_COLUMN
-from catchment.center.results.layout import instants
+from catchment.center.results.second_round import DONE, STAYS, RoundRule, assess_round, settle_window
 from catchment.center.results.write import ResultTables
+from catchment.center.round_notes import RoundNotes
 from catchment.center.statuses import FINAL
 from catchment.query.window_repair import WindowRepair
 
-_WORD = ("window_start", "revision", "status", "coverage", "missing_sites", "entry", "step")
-
 
 def restate_windows(
-    name: str, repairs: Mapping[str, WindowRepair], tables: Mapping[str, ResultTables], actions: Iterable[Action]
+    name: str,
+    repairs: Mapping[str, WindowRepair],
+    tables: Mapping[str, ResultTables],
+    actions: Iterable[Action],
+    rules: Mapping[str, RoundRule] | None = None,
 ) -> Iterator[Publish]:
     """Yield the revisions of a view that follow from windows which were computed again for it, and are final now.
 
@@ -32,13 +37,60 @@ def restate_windows(
     for action in actions:
         if isinstance(action, Publish) and action.query in repairs and action.status == FINAL:
             repair = repairs[action.query]
-            if repair.view == name and repair.covers(action.window.start_us):
+            if repair.view != name or not repair.covers(action.window.start_us):
+                continue
+            if not repair.is_second_round:
                 yield _restate(action, tables[name], tables[action.query])
+                continue
+            former = tables[name].newest_word(action.window.start_us)
+            whole_windows = name in (rules or {}) and (rules or {})[name].whole_windows
+            settled = settle_window(action, tables[name], tables[action.query], former, whole_windows)
+            if settled is not None:
+                yield settled
+
+
+def note_rounds(
+    tables: ResultTables, rule: RoundRule, published: Sequence[Publish], notes: RoundNotes
+) -> tuple[list[Publish], list[int]]:
+    """Return what is published, where windows that are final now say what becomes of their estimates.
+
+    Return also the starts of those for which a second round is due.
+    """
+    told: list[Publish] = []
+    due: list[int] = []
+    for number, revision in enumerate(published):
+        start_us = revision.window.start_us
+        if revision.status == FINAL and not revision.reason.startswith((DONE, STAYS)):
+            found = assess_round(tables.fragment, rule, _rows_after(tables, start_us, published[: number + 1]))
+            words = "" if found is None else found.words
+            if found is not None and found.places and notes.has_room(tables.query, start_us):
+                due.append(start_us)
+            elif found is not None and found.places:
+                words = f"{STAYS}: too many windows await a second round"
+            revision = replace(revision, reason=f"{revision.reason}; {words}" if words else revision.reason)
+        told.append(revision)
+    return told, due
+
+
+def _rows_after(tables: ResultTables, start_us: int, published: Sequence[Publish]) -> pa.Table:
+    """Return the rows (keys, states) of a window after some revisions that are not in its table yet."""
+    rows = tables.recall_answers([start_us]).drop_columns([WINDOW_COLUMN])
+    keys = list(tables.fragment.key_names)
+    for revision in published:
+        if (
+            revision.window.start_us == start_us
+            and revision.has_answer
+            and (revision.rows.num_rows or revision.replaces)
+        ):
+            new = revision.rows.select(rows.column_names).cast(rows.schema)
+            kept = rows.slice(0, 0) if revision.replaces or not keys else partials.select_others(rows, new, keys)
+            rows = pa.concat_tables([kept, new])
+    return rows
 
 
 def _restate(again: Publish, target: ResultTables, source: ResultTables) -> Publish:
     start_us = again.window.start_us
-    former = _newest_word(target, start_us)
+    former = target.newest_word(start_us)
     rows = source.recall_answers([start_us]).drop_columns([WINDOW_COLUMN])
     restated = replace(
         again,
@@ -63,10 +115,3 @@ def _restate(again: Publish, target: ResultTables, source: ResultTables) -> Publ
         replaces=False,
         has_answer=False,
     )
-
-
-def _newest_word(tables: ResultTables, start_us: int) -> dict[str, Any] | None:
-    """Return what was last said of a window; None if it was never published."""
-    found = tables.read_log(_WORD, instants(start_us))
-    rows = [] if found is None else found.to_pylist()
-    return max(rows, key=lambda row: (row["entry"], row["step"]), default=None)

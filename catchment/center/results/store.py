@@ -5,6 +5,7 @@ Every append carries a number as its application transaction, so that appending 
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,10 @@ class TableStore(Protocol):
 
     def remove_torn(self, kind: str, query: str, first_number: int) -> list[str]:
         """Remove what a power cut has left half written; numbers from the first on will be appended again."""
+        ...
+
+    def remove(self, kind: str, query: str) -> None:
+        """Remove a table that nobody reads any more, if it is there."""
         ...
 
 
@@ -120,6 +125,11 @@ class DeltaStore:
     def remove_torn(self, kind: str, query: str, first_number: int) -> list[str]:
         removed = remove_torn_commits(self.folder / kind / query, first_number)
         return [f"{torn.path}: {torn.problem}" for torn in removed]
+
+    def remove(self, kind: str, query: str) -> None:
+        path = self.folder / kind / query
+        shutil.rmtree(path, ignore_errors=True)  # what is left of it is removed the next time
+        self._durable.pop(path, None)
 
     def _open(self, kind: str, query: str) -> DeltaTable | None:
         return open_table(self.folder / kind / query)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +49,7 @@ from catchment.query.fragment import Fragment
 from catchment.timeline import Window
 
 Finish = Callable[[pa.Table], pa.Table]
+_WORD = ("window_start", "revision", "status", "coverage", "missing_sites", "entry", "step")
 REVISION_ROWS = "_revision"  # beside what is finished: which of the revisions that are finished together a row is of
 OnUnfinished = Callable[[tuple[UnfinishedRevision, ...], str], None]
 UNFINISHED = "unfinished"  # the column that says which rows could not be finished
@@ -144,6 +145,22 @@ class ResultTables:
         """Return some columns of the log of some windows; None before the first append."""
         return self._store.read("windows", self.query, columns, starts)
 
+    def newest_word(self, start_us: int) -> dict[str, Any] | None:
+        """Return what was last said of a window; None if it was never published."""
+        found = self.read_log(_WORD, instants(start_us))
+        rows = [] if found is None else found.to_pylist()
+        return max(rows, key=lambda row: (row["entry"], row["step"]), default=None)
+
+    def newest_revisions_between(self, first_us: int, end_us: int) -> dict[int, int]:
+        """Return the newest revision of each published window that starts between two instants, by its start."""
+        starts = self.fragment.windows[0].starts_between(first_us, end_us)
+        found = self.read_log(("window_start", "revision"), pa.array(starts, pa.int64()))
+        revisions: dict[int, int] = {}
+        for row in [] if found is None else found.to_pylist():
+            start_us = round(row["window_start"].timestamp() * 1e6)
+            revisions[start_us] = max(revisions.get(start_us, 0), row["revision"])
+        return revisions
+
     def compact(self) -> None:
         """Fold many small files into few; readers are not disturbed."""
         for kind in self.kinds:
@@ -153,6 +170,11 @@ class ResultTables:
         """Make everything that was published durable."""
         for kind in (*self.kinds, "late"):
             self._store.flush(kind, self.query)
+
+    def remove_tables(self, query: str) -> None:
+        """Remove the tables of another query, which is gone for good."""
+        for kind in (*self.kinds, "late"):
+            self._store.remove(kind, query)
 
     def remove_torn(self, first_number: int) -> list[str]:
         """Remove what a power cut has left half written, before the journal repeats the numbers from the first on."""

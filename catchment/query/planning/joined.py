@@ -34,7 +34,7 @@ from catchment.timeline import WindowSpec
 
 def plan_joined(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
     """Return the plan of a view of two streams, or the first mistake in it."""
-    check_options(view, "joins two streams")
+    check_options(view, "joins two streams", NO_BOUND.format("pairs"))
     assert read.joined is not None
     sides = JoinSides(read)
     grouping = read_grouping(view.select, read.scope, read.streams)
@@ -81,8 +81,11 @@ def _side(
     return aggregate_stream(sides.stream(side), sides.lookups(side), where, window, keys, found)
 
 
-def check_options(view: View, what: str) -> None:
-    """Refuse options that are possible for views of one stream only; `what` says what this view does."""
+NO_BOUND = "a record that is late or not sampled may be in any number of {}, so that no error can be promised; "
+
+
+def check_options(view: View, what: str, why: str = "") -> None:
+    """Refuse options that are possible for views of one stream only; `what` says what this view does, `why` why not."""
     options = view.options
     refused = {
         "max_error": options.max_error is not None,
@@ -94,7 +97,8 @@ def check_options(view: View, what: str) -> None:
         raise QueryError(
             f"view {view.name!r} {what}, and {name} is for views of one",
             where=view.where,
-            hint="leave it out: such a view waits by the slack of its streams, is not sampled, and merges late records",
+            hint=f"{why}leave it out: such a view waits by the slack of its streams, is not sampled, and merges late "
+            "records",
         )
 
 

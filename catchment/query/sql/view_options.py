@@ -23,6 +23,7 @@ ANY = "any"
 # What happens when an expression of a view fails on a record.
 SUSPEND = "suspend"
 QUARANTINE = "quarantine"
+DEFAULT_REPAIR_MAX_BYTES = 16 * 2**20  # per window
 
 
 def _repair() -> OptionKind:
@@ -94,8 +95,15 @@ class ViewOptions:
         kinds.integer(2),
         DEFAULT_MAX_DISTINCT,
         doc="up to how many distinct values a row of count(DISTINCT x), median(x) and percentile(x, p) is exact; "
-        "beyond it is an estimate, with its error in `bound`. Of each value 8 bytes travel, for a percentile "
-        "also its count",
+        "beyond it is an estimate, with its error in `bound`, until a second round makes it exact. Of each value 8 "
+        "bytes travel, for a percentile also its count",
+    )
+    repair_max_bytes: int = option(
+        kinds.size(),
+        DEFAULT_REPAIR_MAX_BYTES,
+        doc="how much the sites may send at the most to make the estimates of a final window exact, in a second round; "
+        "where that would be more, the window stays an estimate and says so",
+        name="repair_max_bytes",
     )
     max_session_us: int | None = option(
         kinds.duration(positive=True),

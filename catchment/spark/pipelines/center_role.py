@@ -23,6 +23,7 @@ from catchment.deploy.role_files import (
     requested_resumptions,
     write_status,
 )
+from catchment.deploy.second_rounds import round_rules
 from catchment.progress.admission import Admission
 from catchment.progress.window_observer import WindowObserver
 from catchment.query.plan import QueryPlan
@@ -78,6 +79,7 @@ class CenterRole:
             deployment.deferrable,
             composed=deployment.composed_queries,
             repairs=deployment.deployed.repairs,
+            round_rules=round_rules(deployment),
         )
         self.pipeline.observer = observer
         plans = {p.name: p for p in deployment.plans}
@@ -121,6 +123,7 @@ class CenterRole:
             deployment.deferrable,
             deployment.composed_queries,
             deployed.repairs,
+            round_rules(deployment),
         )
 
     def tick(self) -> None:

@@ -29,6 +29,7 @@ from catchment.deploy.rebalance import Rebalancer
 from catchment.deploy.relay_runner import TICK_S, Report, end_former_lives, open_window_traces
 from catchment.deploy.relays import Relays
 from catchment.deploy.role_files import open_state_folder, refuse_changed_streams, refuse_redefined_views, write_status
+from catchment.deploy.second_rounds import SecondRounds
 from catchment.deploy.sites import LeavingSites
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.light.in_process import LightSites
@@ -78,6 +79,7 @@ class Runner:
         self.light = LightSites(self.project, self.clock)
         self.watcher = DeploymentWatcher(self.deployment)
         self.rebalancer = Rebalancer(self.watcher)
+        self.second_rounds = SecondRounds(self.watcher)
         self.leaving_sites = LeavingSites(self.watcher)
         self._traces = open_window_traces(self.deployment, self.clock, self._closing)
         functions = self.deployment.catalog.functions.summary
@@ -182,13 +184,16 @@ class Runner:
             partial(self.light.is_arriving, site),
         )
         self.pipelines.append(pipeline)
-        self._housekeeping[site] = SiteHousekeeping(
+        housekeeping = SiteHousekeeping(
             pipeline.folder,
             self.project.limits,
             self.clock,
             pipeline.needed_batches,
             lambda stream: self.deployment.catalog.streams[stream].event_time,
+            lambda stream: pipeline.needed_batches(stream).owed,
         )
+        self._housekeeping[site] = housekeeping
+        pipeline.compact = lambda: housekeeping.compact([state.stream.name for state in pipeline.states])
         self._closing.callback(pipeline.stop)
         pipeline.start(once=self.once)
 
@@ -273,6 +278,7 @@ class Runner:
             if found is not None:
                 self.on_reached(found)
             self.rebalancer.step(self._center.pipeline.core, self.clock.now_us())
+            self.second_rounds.step(self._center.pipeline)
             self.leaving_sites.step(self._center.pipeline.core)
         if self.watcher.sites_may_follow():
             self._follow_sites()
