@@ -6,6 +6,7 @@ parts, `run(report, quick, parts)`, and one with `plot(result, path)` can be dra
 
 BENCHMARKS = {
     "absence": "benchmarks.absence.absence",
+    "backfill": "benchmarks.past.backfill",
     "bounds": "benchmarks.shedding.bounds",
     "edge": "benchmarks.edge.live",
     "edge_policies": "benchmarks.edge.policies",
@@ -16,6 +17,7 @@ BENCHMARKS = {
     "place": "benchmarks.feeds.place",
     "place_spark": "benchmarks.feeds.place_spark",
     "placement": "benchmarks.placement.placement",
+    "rounds": "benchmarks.past.rounds",
     "scale": "benchmarks.scale.scale",
     "sharing": "benchmarks.sharing.sharing",
     "shed": "benchmarks.shedding.shed",

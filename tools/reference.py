@@ -205,6 +205,7 @@ def exit_codes() -> str:
 
 MEASURED = {  # which page has the figures of a benchmark
     "absence": "../reliability",
+    "backfill": "history",
     "bounds": "shedding",
     "edge": "edge-aggregation",
     "edge_policies": "edge-aggregation",
@@ -214,6 +215,7 @@ MEASURED = {  # which page has the figures of a benchmark
     "order_traces": "order",
     "place": "feeds",
     "place_spark": "feeds",
+    "rounds": "history",
     "scale": "throughput",
     "placement": "sharing",
     "sharing": "sharing",

@@ -1,0 +1,1 @@
+"""What the past costs: second rounds of estimates, and views that begin in the past."""
