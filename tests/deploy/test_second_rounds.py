@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from catchment.center.statuses import FINAL
 from catchment.center.results.second_round import DONE, STAYS
+from catchment.center.statuses import FINAL
 from catchment.deploy.deployment import Deployment
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
 from catchment.testing.generate import BEGIN_US
