@@ -43,7 +43,6 @@ name = "backfill"
 center = "center"
 [sites.center]
 {sites}
-[spark]
 [defaults]
 trigger = "1 s"
 """
@@ -268,14 +267,14 @@ def _sent_bytes(pipelines: Any) -> int:
 
 
 def _lags(opened: Any) -> list[tuple[float, float]]:
-    """Return when each live window was first published, and how long after its end."""
+    """Return when each live window ended, and how long after that it was first published."""
     from catchment.center.results.read import read_windows
 
     log = read_windows(opened.project.state_folder, "live").to_pylist()
     return [
-        (row["published_at"].timestamp(), (row["published_at"] - row["window_end"]).total_seconds())
+        (row["window_end"].timestamp(), (row["published_at"] - row["window_end"]).total_seconds())
         for row in log
-        if row["revision"] == 1 and row["published_at"].timestamp() - row["window_end"].timestamp() < 600
+        if row["revision"] == 1
     ]
 
 
