@@ -4,12 +4,17 @@ Invariants: a segment is acked only after it and its name are synced to disk; a 
 taken at most once, and a number that comes again with another content is refused; positions of arrival are dense from
 0, and a position names the same segment forever. Everything is recovered from the files alone: what was seen is in the
 state file (for what has been discarded) and in the segments that are still here.
+
+Segments that come at the same time land in one file, and are acked after one sync of it and one of its name: how many
+segments an inbox takes per second does not follow from how long its disk takes to sync. `_landing` is held by whoever
+changes what the next position is, or of whom segments are taken; `_lock`, which comes after it, by whoever looks.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,7 @@ from catchment.errors import WireError
 from catchment.functions.project_functions import disagreement
 from catchment.storage.files import read_record, write_record
 from catchment.storage.free_space import FreeSpace
+from catchment.storage.group_commit import GroupCommit
 from catchment.timeline import Clock, SystemClock
 from catchment.wire import versions as frame_versions
 from catchment.wire.chain import START
@@ -34,6 +40,17 @@ from catchment.wire.waiting_segments import DecodedSegments, WaitingSegments
 STATE_FILE = "inbox.json"
 DECODED_BYTES = 64 * 2**20  # accepted segments kept decoded, so that their consumer need not decode them again
 MAX_MESSAGE = 500  # characters that are kept of what a sender says
+SEGMENTS_PER_FILE = 64  # that land at once; no more calls are under way at once
+
+
+@dataclass(eq=False)
+class _Arrival:
+    """A segment that was checked and is to land, and why it was refused after all if it was."""
+
+    encoded: EncodedSegment
+    segment: Segment
+    peer: str | None
+    refusal: RefusedError | None = None
 
 
 class Inbox:
@@ -58,7 +75,9 @@ class Inbox:
         self._versions = versions or frame_versions.SPOKEN_VERSIONS
         self._admit = admit
         self._free_space = free_space
+        self._landing = threading.RLock()
         self._lock = threading.RLock()
+        self._arrivals = GroupCommit[_Arrival](SEGMENTS_PER_FILE)
         self._refusals = Refusals(clock or SystemClock())
         self._failure: OSError | None = None
         self._stopped: set[str] = set()  # sites whose present life has ended and whose next has not begun
@@ -165,12 +184,16 @@ class Inbox:
                 return header.sequence
         segment = self._decode(encoded)
         self._check_content(segment)
-        with self._lock:
-            if self._is_new(encoded):
-                self._check_sender(segment.origin, segment.epoch, peer)
-                self._check_room(segment, len(data))
-                self._store(encoded, segment)
-            return segment.sequence
+        arrival = _Arrival(encoded, segment, peer)
+        self._arrivals.submit(arrival, self._land)
+        if arrival.refusal is not None:
+            raise arrival.refusal
+        return segment.sequence
+
+    @property
+    def landing(self) -> int:
+        """How many segments wait until those before them have landed."""
+        return self._arrivals.waiting
 
     def refuse(self, reason: str, message: str, hint: str | None = None, origin: str | None = None) -> RefusedError:
         """Count a refusal of a site, or of somebody unknown, and log it; return the error to raise for it."""
@@ -181,7 +204,7 @@ class Inbox:
 
     def close(self, why: str) -> None:
         """Take nothing of anybody until it is opened; senders are told why, and try again."""
-        with self._lock:
+        with self._landing, self._lock:
             self._closed = why
 
     def open(self) -> None:
@@ -220,7 +243,7 @@ class Inbox:
 
     def block(self, origin: str, sequence: int, reason: str, since_us: int) -> None:
         """Take nothing more of a site: this segment of it was acknowledged and could not be merged."""
-        with self._lock:
+        with self._landing, self._lock:
             self._blocked[origin] = f"segment {sequence} could not be merged: {reason}"
             self.set_aside.explain(origin, sequence, reason, since_us)
 
@@ -231,7 +254,7 @@ class Inbox:
 
     def take_back(self, origin: str, is_consumed: Callable[[int], bool]) -> None:
         """Take a site again: what was set aside of it lands once more, unless it was consumed or is still here."""
-        with self._lock:
+        with self._landing, self._lock:
             here = {(h.origin, h.sequence) for h in map(self._read_header, range(self._first, self.last_position + 1))}
             for sequence in self.set_aside.sequences(origin):
                 if (origin, sequence) not in here and not is_consumed(sequence):
@@ -260,7 +283,7 @@ class Inbox:
 
     def stop_life(self, origin: str) -> None:
         """Take nothing more of a site until its new life begins; after a restart it is taken as before."""
-        with self._lock:
+        with self._landing, self._lock:
             self._stopped.add(origin)
 
     def begin_life(self, origin: str, life: int, *, is_healed: bool = False) -> None:
@@ -268,7 +291,7 @@ class Inbox:
 
         Everything that has landed of its former life must be consumed.
         """
-        with self._lock:
+        with self._landing, self._lock:
             self._origins.begin_life(origin, life, is_healed=is_healed)
             self._write_state(self._first)
             self._stopped.discard(origin)
@@ -306,7 +329,7 @@ class Inbox:
                 "closed", f"the disk failed ({self._failure}); the receiver must be restarted", origin=origin
             )
         if self._closed is not None:  # not counted: it is nothing that the sender has done
-            raise RefusedError("closed", f"{self._closed}; send again later", where=f"inbox {self.folder.name}")
+            raise self._not_yet(self._closed)
         if peer is not None and peer != origin:
             raise self.refuse("wrong_site", f"{peer!r} may write only its own name, not {origin!r}", origin=peer)
         if origin in self._blocked:
@@ -369,10 +392,14 @@ class Inbox:
 
     def hold_back(self, senders: Mapping[str, str]) -> None:
         """Take nothing of these senders for the time being, and tell them why; the others are taken."""
-        with self._lock:
+        with self._landing, self._lock:
             self._held_back = dict(senders)
 
-    def _check_room(self, segment: Segment, size_bytes: int) -> None:
+    def _check_room(self, arrival: _Arrival, before: Sequence[_Arrival]) -> None:
+        """Refuse a segment for which there is no room, beside those that land with it."""
+        segment = arrival.segment
+        size_bytes = len(arrival.encoded.data)
+        landing_bytes = sum(len(other.encoded.data) for other in before)
         if segment.origin in self._held_back:
             reason = f"{self._held_back[segment.origin]}; send again later"
             raise self.refuse("full", reason, origin=segment.origin)
@@ -384,11 +411,12 @@ class Inbox:
                 f"fewer than {self.limits.ahead_segments} are taken",
                 origin=segment.origin,
             )
-        if self.size_bytes + size_bytes > self.limits.inbox_bytes:
+        if self.size_bytes + landing_bytes + size_bytes > self.limits.inbox_bytes:
             raise self.refuse(
                 "full", f"{self.size_bytes} bytes wait to be consumed; send again later", origin=segment.origin
             )
-        waiting_bytes = self._waiting.of(segment.origin)
+        own = (other for other in before if other.segment.origin == segment.origin)
+        waiting_bytes = self._waiting.of(segment.origin) + sum(len(other.encoded.data) for other in own)
         if waiting_bytes + size_bytes > self.limits.origin_bytes:
             raise self.refuse(
                 "full",
@@ -407,16 +435,60 @@ class Inbox:
         except WireError as error:
             raise self.refuse("unfit", error.message, error.hint, segment.origin) from error
 
-    def _store(self, encoded: EncodedSegment, segment: Segment) -> None:
-        position = self.last_position + 1
-        try:
-            self._segments.write(position, encoded)
-        except OSError as error:
-            self._failure = error
-            raise
-        self._origins.add(encoded)
-        self._waiting.add(position, encoded)
-        self._decoded.add(position, segment)
+    def _land(self, arrivals: Sequence[_Arrival]) -> None:
+        """Store segments durably, but for those that are refused or came before; then they count as taken."""
+        with self._landing:
+            with self._lock:
+                taken = self._choose(arrivals)
+                first = self.last_position + 1
+            if not taken:
+                return
+            try:
+                self._segments.write_group(first, [arrival.encoded for arrival in taken])
+            except OSError as error:
+                self._failure = error
+                raise
+            with self._lock:
+                for position, arrival in enumerate(taken, first):
+                    self._segments.add(position, len(arrival.encoded.data))
+                    self._origins.add(arrival.encoded)
+                    self._waiting.add(position, arrival.encoded)
+                    self._decoded.add(position, arrival.segment)
+
+    def _choose(self, arrivals: Sequence[_Arrival]) -> list[_Arrival]:
+        """Return the arrivals that are new and that there is room for; the others know why they are not."""
+        taken: list[_Arrival] = []
+        for arrival in arrivals:
+            try:
+                if self._is_new(arrival.encoded) and not self._is_among(arrival, taken):
+                    self._check_sender(arrival.segment.origin, arrival.segment.epoch, arrival.peer)
+                    self._check_room(arrival, taken)
+                    taken.append(arrival)
+            except RefusedError as refusal:
+                arrival.refusal = refusal
+        return taken
+
+    def _is_among(self, arrival: _Arrival, taken: Sequence[_Arrival]) -> bool:
+        """Return whether a segment lands already, because it was sent twice at the same time.
+
+        Whether one may land after those that land with it is known when these have: then it is sent again.
+        """
+        header = arrival.encoded.header
+        for other in (a.encoded for a in taken if a.segment.origin == header.origin):
+            is_same_number = other.header.sequence == header.sequence
+            if is_same_number and (other.header.epoch, other.digest) == (header.epoch, arrival.encoded.digest):
+                return True
+            if is_same_number or other.header.epoch != header.epoch:
+                raise self._not_yet(f"another segment of {header.origin!r} lands at this moment")
+        strangers = {a.segment.origin for a in taken if self._origins.get(a.segment.origin) is None}
+        is_stranger = self._origins.get(header.origin) is None and header.origin not in strangers
+        if is_stranger and len(self._origins) + len(strangers) >= self.limits.origins:
+            raise self._not_yet("another site sends its first segment at this moment")
+        return False
+
+    def _not_yet(self, why: str) -> RefusedError:
+        """Return a refusal for the time being that is not counted: it is nothing that the sender has done."""
+        return RefusedError("closed", f"{why}; send again later", where=f"inbox {self.folder.name}")
 
     # ---- reading
 

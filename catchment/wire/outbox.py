@@ -23,13 +23,14 @@ from __future__ import annotations
 import threading
 import uuid
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from catchment.errors import WireError
 from catchment.storage.files import read_record, write_record
+from catchment.storage.group_commit import GroupCommit
 from catchment.storage.numbers import NumberSet
 from catchment.wire.chain import SegmentChain
 from catchment.wire.codec import (
@@ -51,6 +52,7 @@ STATE_FILE = "outbox.json"
 MAX_SEGMENTS = 50_000  # files; fewer than a receiver takes ahead of a missing number
 MAX_ENDED = 16  # former epochs that are remembered
 MAX_FORMER = 8  # former incarnations that are remembered
+ACKS_AT_ONCE = 256  # that are written down together
 CHECKED_AT_START_BYTES = 64 * 2**20  # files that a start reads whole
 
 
@@ -170,6 +172,7 @@ class Outbox:
         self.max_segments = max_segments
         self.limits = limits
         self._lock = threading.RLock()
+        self._acks = GroupCommit[int](ACKS_AT_ONCE)
         self._segments = SegmentFolder(folder, limits)
         self._state = _LinkState(folder / STATE_FILE, origin, destination, life)
         self._pending: dict[int, Pending] = {}
@@ -316,20 +319,28 @@ class Outbox:
             return self._read_whole(sequence) if sequence in self._pending else None
 
     def ack(self, sequence: int) -> None:
-        """Forget a segment that the far side has stored; doing so again changes nothing."""
-        self._forget([sequence])
+        """Forget a segment that the far side has stored; doing so again changes nothing.
+
+        Acknowledgements that come while others are written down are written down together.
+        """
+        with self._lock:
+            self._check_known([sequence])
+        self._acks.submit(sequence, self._forget)
 
     def ack_below(self, sequence: int) -> None:
         """Forget every segment below a number."""
         with self._lock:
             self._forget(self._numbers[: bisect_left(self._numbers, sequence)])
 
-    def _forget(self, sequences: list[int]) -> None:
+    def _check_known(self, sequences: Sequence[int]) -> None:
+        unknown = [n for n in sequences if not self._knows(n)]
+        if unknown:
+            raise self._error(f"an ack for {unknown}, which were not stored; the next is {self._next}")
+
+    def _forget(self, sequences: Sequence[int]) -> None:
         with self._lock:
-            unknown = [n for n in sequences if not self._knows(n)]
-            if unknown:
-                raise self._error(f"an ack for {unknown}, which were not stored; the next is {self._next}")
-            done = [n for n in sequences if n in self._pending]
+            self._check_known(sequences)
+            done = [n for n in dict.fromkeys(sequences) if n in self._pending]
             if not done:
                 return
             for sequence in done:

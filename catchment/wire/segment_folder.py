@@ -1,19 +1,29 @@
-"""A folder of numbered segments, one file each, written durably and checked when they are read.
+"""A folder of numbered segments, written durably and checked when they are read.
+
+A segment has a file of its own, or is one of several with consecutive numbers that were written at once: their file,
+`NUMBER-COUNT.segments`, begins with the length of each, and is removed with the last of them.
 
 Outbox and inbox are built on it; what a number means, which comes next and which were seen is their concern.
 """
 
 from __future__ import annotations
 
+import re
+import struct
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
+from catchment.errors import WireError
 from catchment.storage.files import make_folder, remove_file, remove_remnants, rename_file, write_durably
 from catchment.storage.lock import lock_folder
 from catchment.wire.codec import EncodedSegment, FrameHead, read_frame, read_frame_head
 from catchment.wire.limits import WireLimits
 
 SEGMENT_SUFFIX = ".segment"
+GROUP_SUFFIX = ".segments"
 DAMAGED_SUFFIX = ".damaged"  # ends the file name of a segment that was set aside
+_GROUP_NAME = re.compile(r"([0-9]{20})-([0-9]+)" + re.escape(GROUP_SUFFIX))
 
 
 class SegmentFolder:
@@ -23,6 +33,8 @@ class SegmentFolder:
         self.path = path
         self._limits = limits
         self._sizes: dict[int, int] = {}
+        self._groups: dict[int, Path] = {}  # the files of segments that were written with others
+        self._left: Counter[Path] = Counter()  # how many segments of a group are still here
         self.size_bytes = 0
         make_folder(path)
         lock_folder(path, self)
@@ -33,11 +45,16 @@ class SegmentFolder:
 
     def file(self, number: int) -> Path:
         """Return where the segment of a number is, or would be."""
-        return self.path / f"{number:020d}{SEGMENT_SUFFIX}"
+        return self._groups.get(number) or self.path / f"{number:020d}{SEGMENT_SUFFIX}"
 
     def find_numbers(self) -> list[int]:
         """List the numbers of all files that are there, also of those that were not loaded, lowest first."""
-        return sorted(int(file.name.removesuffix(SEGMENT_SUFFIX)) for file in self.path.glob(f"*{SEGMENT_SUFFIX}"))
+        alone = [int(file.name.removesuffix(SEGMENT_SUFFIX)) for file in self.path.glob(f"*{SEGMENT_SUFFIX}")]
+        for file in self.path.glob(f"*{GROUP_SUFFIX}"):
+            named = _GROUP_NAME.fullmatch(file.name)
+            if named is not None:
+                self._note_group(file, int(named[1]), int(named[2]))
+        return sorted({*alone, *self._groups})
 
     def find_damaged(self) -> list[int]:
         """List the numbers of the segments that were set aside."""
@@ -54,6 +71,23 @@ class SegmentFolder:
         write_durably(self.file(number), segment.data)
         self.add(number, len(segment.data))
 
+    def write_group(self, first: int, segments: Sequence[EncodedSegment]) -> None:
+        """Store segments under consecutive numbers; all of them are durable when this returns, or none is there.
+
+        They are not counted in: that is left to `add`.
+        """
+        if len(segments) == 1:
+            write_durably(self.file(first), segments[0].data)
+            return
+        file = self.path / f"{first:020d}-{len(segments)}{GROUP_SUFFIX}"
+        lengths = struct.pack(f"<{len(segments)}I", *(len(segment.data) for segment in segments))
+        write_durably(file, b"".join((lengths, *(segment.data for segment in segments))))
+        self._note_group(file, first, len(segments))
+
+    def _note_group(self, file: Path, first: int, count: int) -> None:
+        self._groups.update(dict.fromkeys(range(first, first + count), file))
+        self._left[file] = count
+
     def add(self, number: int, size_bytes: int) -> None:
         """Count in a segment whose file is there."""
         self._sizes[number] = size_bytes
@@ -65,7 +99,9 @@ class SegmentFolder:
 
     def read(self, number: int) -> EncodedSegment:
         """Read a segment and check it."""
-        return read_frame(self.file(number).read_bytes(), self._limits)
+        group = self._groups.get(number)
+        data = self.file(number).read_bytes() if group is None else _read_of_group(group, number)
+        return read_frame(data, self._limits)
 
     def read_head(self, number: int) -> FrameHead:
         """Read the header and the checksum of a segment, and not what is between."""
@@ -75,7 +111,13 @@ class SegmentFolder:
     def remove(self, number: int) -> None:
         """Remove a segment; after a power cut its file may be back."""
         self.size_bytes -= self._sizes.pop(number, 0)
-        remove_file(self.file(number))
+        file = self.file(number)
+        if self._groups.pop(number, None) is not None:
+            self._left[file] -= 1
+            if self._left[file]:
+                return
+            del self._left[file]
+        remove_file(file)
 
     def set_aside(self, number: int) -> Path:
         """Rename the file of a damaged segment, so that the number can be stored anew; return where it is now."""
@@ -84,3 +126,17 @@ class SegmentFolder:
         aside = file.with_name(file.name + DAMAGED_SUFFIX)
         rename_file(file, aside)
         return aside
+
+
+def _read_of_group(file: Path, number: int) -> bytes:
+    """Return the bytes of one segment of a group."""
+    named = _GROUP_NAME.fullmatch(file.name)
+    assert named is not None, "groups are found by their names"
+    first, count = int(named[1]), int(named[2])
+    with open(file, "rb") as opened:
+        head = opened.read(4 * count)
+        if len(head) < 4 * count:
+            raise WireError("the file ends within the lengths of its segments")
+        lengths = struct.unpack(f"<{count}I", head)
+        opened.seek(sum(lengths[: number - first]), 1)
+        return opened.read(lengths[number - first])

@@ -15,11 +15,14 @@ from pathlib import Path
 import pytest
 
 from catchment.errors import CatchmentError
+from catchment.storage.disk import current_disk
+from catchment.wire.codec import encode_segment
 from catchment.wire.inbox import Inbox
+from catchment.wire.messages import Segment
 from catchment.wire.outbox import Outbox
 from catchment.wire.uplink import RefusedError
 from tests.worlds.wire_messages import some_messages
-from tests.worlds.wire_support import NEVER, FailingDisk, failing_disk, landed_segments
+from tests.worlds.wire_support import NEVER, FailingDisk, failing_disk, land_together, landed_segments
 
 SEGMENTS = 4
 MODES = ["kill", "names", "content", "error"]
@@ -81,10 +84,28 @@ class World:
         assert sorted(self.consumed) == [(n, n) for n in range(SEGMENTS)]
 
 
-def stopped_worlds(folder: Path, mode: str, kind: type[FailingDisk] = FailingDisk) -> Iterator[World]:
+class CrowdedWorld(World):
+    """Segments come to the center by several calls at once, each twice, so that most of them land in one file."""
+
+    def _send(self, outbox: Outbox, inbox: Inbox, numbers: list[int]) -> None:
+        disk = current_disk()
+        assert isinstance(disk, FailingDisk)
+        frames = [frame for frame in map(outbox.read, numbers) if frame is not None]
+        told = land_together(inbox, frames * 2, disk)
+        self.acked.update(answer for answer in told if isinstance(answer, int))
+        failures = [answer for answer in told if isinstance(answer, BaseException)]
+        if failures:  # the end of the process, and not what those were told that came after it
+            raise min(failures, key=lambda failure: isinstance(failure, RefusedError))
+        for number in numbers:
+            outbox.ack(number)
+
+
+def stopped_worlds(
+    folder: Path, mode: str, kind: type[FailingDisk] = FailingDisk, make_world: type[World] = World
+) -> Iterator[World]:
     """A world stopped at call 0, another at call 1, and so on until one runs to its end."""
     for at in count():
-        world = World(folder / str(at))
+        world = make_world(folder / str(at))
         with failing_disk(kind(at, mode)) as disk:
             world.run()
         yield world
@@ -101,10 +122,13 @@ def recover(world: World, mode: str) -> None:
             return
 
 
+@pytest.mark.parametrize("make_world", [World, CrowdedWorld])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_stop_at_any_call_loses_nothing_acked_and_doubles_nothing(tmp_path: Path, mode: str) -> None:
+def test_a_stop_at_any_call_loses_nothing_acked_and_doubles_nothing(
+    tmp_path: Path, mode: str, make_world: type[World]
+) -> None:
     visited = 0
-    for world in stopped_worlds(tmp_path, mode):
+    for world in stopped_worlds(tmp_path, mode, make_world=make_world):
         recover(world, mode)
         world.check_recovered()
         with failing_disk(FailingDisk(NEVER, mode)):
@@ -121,16 +145,48 @@ class LyingDisk(FailingDisk):
         self._step()
 
 
+@pytest.mark.parametrize("make_world", [World, CrowdedWorld])
 @pytest.mark.parametrize("mode", ["names", "content"])
-def test_a_sync_that_does_nothing_would_be_noticed_here(tmp_path: Path, mode: str) -> None:
+def test_a_sync_that_does_nothing_would_be_noticed_here(tmp_path: Path, mode: str, make_world: type[World]) -> None:
     """The check of the checker."""
     noticed = 0
-    for world in stopped_worlds(tmp_path, mode, LyingDisk):
+    for world in stopped_worlds(tmp_path, mode, LyingDisk, make_world):
         try:
             world.check_recovered()
         except (AssertionError, CatchmentError):
             noticed += 1
     assert noticed
+
+
+def test_segments_that_come_at_once_share_one_sync_and_are_read_again_after_a_restart(tmp_path: Path) -> None:
+    frames = [encode_segment(Segment("eu", "e", number, tuple(some_messages(number)))).data for number in range(9)]
+    inbox = Inbox(tmp_path / "in")
+    with failing_disk(CountingDisk(NEVER, "kill")) as disk:
+        told = land_together(inbox, frames, disk)
+    assert sorted(map(str, told)) == [str(number) for number in range(9)]
+    assert isinstance(disk, CountingDisk)
+    assert disk.syncs == 4, "a file and its name, twice: of the first segment, and of the eight others"
+    landed = [segment.sequence for segment in landed_segments(inbox)]
+    assert sorted(landed) == list(range(9))
+    inbox.discard(4)  # some of the segments of a shared file are gone; it stays for the others
+    assert [segment.sequence for segment in landed_segments(inbox)] == landed[4:]
+    del inbox
+    again = Inbox(tmp_path / "in")
+    assert [segment.sequence for segment in landed_segments(again)] == landed[4:]
+    assert again.size_bytes == sum(len(frames[number]) for number in landed[4:])
+    assert again.lowest_missing("eu") == 9
+    again.discard(9)
+    assert not list((tmp_path / "in").glob("*.segment*")), "the shared file goes with the last of its segments"
+
+
+class CountingDisk(FailingDisk):
+    """Counts what is synced."""
+
+    syncs = 0
+
+    def fsync(self, file: int) -> None:
+        self.syncs += 1
+        super().fsync(file)
 
 
 def test_after_a_disk_error_the_inbox_takes_nothing_more_and_says_why(tmp_path: Path) -> None:

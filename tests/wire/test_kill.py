@@ -11,9 +11,8 @@ import pytest
 
 from catchment.wire.inbox import Inbox
 from catchment.wire.outbox import Outbox
-from catchment.wire.segment_folder import SEGMENT_SUFFIX
 from tests.worlds.waiting import PATIENCE_S, free_port, wait_until
-from tests.worlds.wire_support import landed_segments
+from tests.worlds.wire_support import frames_on_disk, landed_segments
 
 SEGMENTS = 150
 KILLS = 4
@@ -25,9 +24,7 @@ def start(*arguments: object) -> subprocess.Popen[bytes]:
 
 
 def wait_for_landed(folder: Path, count: int) -> None:
-    wait_until(
-        lambda: sum(1 for _ in folder.glob(f"*{SEGMENT_SUFFIX}")) >= count, f"{count} segments to land", pause_s=0.01
-    )
+    wait_until(lambda: len(frames_on_disk(folder)) >= count, f"{count} segments to land", pause_s=0.01)
 
 
 @pytest.mark.e2e

@@ -28,7 +28,7 @@ from tests.worlds.golden_frames import SEGMENT, frame_file
 from tests.worlds.tiers import examples
 from tests.worlds.waiting import wait_until
 from tests.worlds.wire_messages import some_messages
-from tests.worlds.wire_support import landed_segments, store
+from tests.worlds.wire_support import frames_on_disk, landed_segments, store
 
 OLD = (PREVIOUS_VERSION,)
 NEW = READ_VERSIONS
@@ -51,7 +51,7 @@ def send_all(outbox: Outbox, inbox: Inbox, versions: tuple[int, ...]) -> None:
 
 def landed_versions(inbox: Inbox) -> list[int]:
     """The versions of what has landed, by the number of the segment."""
-    frames = (read_frame(file.read_bytes()) for file in inbox.folder.glob(f"*{segment_folder.SEGMENT_SUFFIX}"))
+    frames = map(read_frame, frames_on_disk(inbox.folder).values())
     return [frame.version for frame in sorted(frames, key=lambda frame: frame.header.sequence)]
 
 
@@ -85,8 +85,7 @@ def test_what_waits_is_sent_as_it_is_when_either_end_has_been_upgraded(tmp_path:
     waiting = [outbox.read(number) for number in range(3)]
     inbox = Inbox(tmp_path / "in")
     send_all(outbox, inbox, NEW)
-    files = sorted(inbox.folder.glob(f"*{segment_folder.SEGMENT_SUFFIX}"))
-    assert sorted(file.read_bytes() for file in files) == sorted(map(bytes, filter(None, waiting)))
+    assert sorted(frames_on_disk(inbox.folder).values()) == sorted(map(bytes, filter(None, waiting)))
 
 
 def test_a_receiver_that_goes_back_refuses_newer_frames_by_name_until_it_is_upgraded_again(tmp_path: Path) -> None:

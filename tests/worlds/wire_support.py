@@ -7,8 +7,9 @@ from __future__ import annotations
 import os
 import random
 import struct
+import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,19 +38,59 @@ from catchment.wire.messages import (
     Updates,
 )
 from catchment.wire.outbox import Outbox
-from catchment.wire.segment_folder import SEGMENT_SUFFIX
+from catchment.wire.segment_folder import GROUP_SUFFIX, SEGMENT_SUFFIX
 from catchment.wire.uplink import Greeting, Introduction, LinkError, Uplink
 from catchment.wire.versions import NEWEST_VERSION
+from tests.worlds.waiting import wait_until
 from tests.worlds.wire_messages import some_messages
 
 
 def landed_segments(inbox: Inbox) -> list[Segment]:
     """All segments that are in an inbox: on its disk, and as its consumer is given them."""
-    files = sorted(inbox.folder.glob(f"*{SEGMENT_SUFFIX}"))
-    on_disk = [decode_segment(file.read_bytes()) for file in files]
+    by_position = frames_on_disk(inbox.folder)
+    on_disk = [decode_segment(by_position[p]) for p in sorted(by_position) if p >= inbox.first_position]
     end = inbox.last_position + 1
-    assert inbox.read_segments(end - len(files), end) == on_disk
+    assert inbox.read_segments(end - len(on_disk), end) == on_disk
     return on_disk
+
+
+def frames_on_disk(folder: Path) -> dict[int, bytes]:
+    """The bytes of the segments in a folder by number: those of files of their own, and those that share a file."""
+    found = {int(file.stem): file.read_bytes() for file in folder.glob(f"*{SEGMENT_SUFFIX}")}
+    for file in folder.glob(f"*{GROUP_SUFFIX}"):
+        first, count = map(int, file.stem.split("-"))
+        data = file.read_bytes()
+        at = 4 * count
+        for number, length in enumerate(struct.unpack(f"<{count}I", data[:at]), first):
+            found[number] = data[at : at + length]
+            at += length
+        assert at == len(data)
+    return found
+
+
+def land_together(inbox: Inbox, frames: Sequence[bytes], disk: FailingDisk) -> list[int | BaseException]:
+    """Let several calls bring segments at once: the first lands alone, the others as one group; what each was told."""
+    told: dict[int, int | BaseException] = {}
+
+    def accept(place: int) -> None:
+        try:
+            told[place] = inbox.accept(frames[place])
+        except BaseException as failure:  # noqa: BLE001 - it is given to whoever compares
+            told[place] = failure
+
+    def others_wait() -> None:
+        others = len(frames) - 1  # of which some may be answered at once: what they bring is here already
+        wait_until(lambda: inbox.landing + len(told) >= others, "the other calls to wait", pause_s=0.001)
+        disk.before_open = lambda: None
+
+    disk.before_open = others_wait
+    calls = [threading.Thread(target=accept, args=(place,)) for place in range(len(frames))]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+    disk.before_open = lambda: None
+    return [told[place] for place in range(len(frames))]
 
 
 # ---- hypothesis: any segment that a site may send
@@ -182,8 +223,10 @@ class FailingDisk(Disk):
         self._open: dict[int, Path] = {}
         self._unsynced: set[Path] = set()
         self._undo: list[tuple[Path, Callable[[], None]]] = []  # folder, and how to take a change of a name back
+        self.before_open: Callable[[], None] = lambda: None  # where a thread waits for others
 
     def open(self, path: Path, flags: int) -> int:
+        self.before_open()
         self._step()
         file = super().open(path, flags)
         self._open[file] = Path(path)
