@@ -20,8 +20,12 @@ Event = TypeVar("Event", contravariant=True)
 Action = TypeVar("Action", covariant=True)
 Answer = TypeVar("Answer")
 
-SNAPSHOT_EVERY_ENTRIES = 256  # a restart replays at most this many entries
-SNAPSHOT_EVERY_BYTES = 64 * 2**20  # nor more bytes of journal than this
+# A snapshot writes the whole state down. It is due after so many entries or bytes of journal, but not before these have
+# grown to the size of the snapshot before it: so snapshots cost no more than a constant times what is journalled,
+# however large the state is. A restart replays at most SNAPSHOT_MAX_ENTRIES.
+SNAPSHOT_EVERY_ENTRIES = 256
+SNAPSHOT_EVERY_BYTES = 64 * 2**20
+SNAPSHOT_MAX_ENTRIES = 4096
 
 
 class Core(Protocol[Event, Action]):
@@ -151,7 +155,10 @@ class Host(Generic[Event, Action]):
 
     def _is_snapshot_due(self) -> bool:
         entries = self.next_sequence - self.journal.base
-        return self.journal.size_bytes > SNAPSHOT_EVERY_BYTES or entries >= SNAPSHOT_EVERY_ENTRIES
+        if entries >= SNAPSHOT_MAX_ENTRIES:
+            return True
+        has_much = self.journal.size_bytes > SNAPSHOT_EVERY_BYTES or entries >= SNAPSHOT_EVERY_ENTRIES
+        return has_much and self.journal.size_bytes >= self.journal.snapshot_bytes
 
     def _apply(self, entry: Entry) -> None:
         actions = self.core.handle_all(entry.events, entry.now_us)

@@ -121,6 +121,9 @@ class Journal:
         self._failure: OSError | None = None
         self._log: int | None = None
         self._size_bytes = 0
+        self.snapshot_bytes = 0  # of the newest snapshot
+        if found.has_snapshot:
+            self.snapshot_bytes = snapshot_path(folder, found.base).stat().st_size
         self._open()
 
     @property
@@ -153,7 +156,9 @@ class Journal:
 
     def compact(self, sequence: int, state: Any) -> None:
         """Start a new file from a state that contains every entry below `sequence`; keep the generation before it."""
-        write_durably(snapshot_path(self.folder, sequence), file_head() + with_checksums(encode(state)))
+        data = file_head() + with_checksums(encode(state))
+        write_durably(snapshot_path(self.folder, sequence), data)
+        self.snapshot_bytes = len(data)
         self.close()
         before = self._files
         self._files = JournalFiles(self.folder, sequence, (sequence,), has_snapshot=True)

@@ -368,7 +368,7 @@ def test_entries_that_lead_to_nothing_take_no_number(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_stands_for_everything_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_module, "SNAPSHOT_EVERY_ENTRIES", 4)
+    monkeypatch.setattr(host_module, "SNAPSHOT_MAX_ENTRIES", 4)
     effects = Effects()
     keys = []
     for life in range(5):
@@ -384,9 +384,30 @@ def test_a_snapshot_stands_for_everything_before_it(tmp_path: Path, monkeypatch:
     assert len(list(tmp_path.iterdir())) == 4, "the newest snapshot and the one before it, each with its entries"
 
 
+def test_snapshots_of_a_large_state_wait_until_the_journal_has_grown_as_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module, "SNAPSHOT_EVERY_ENTRIES", 4)
+    monkeypatch.setattr(host_module, "SNAPSHOT_MAX_ENTRIES", 100)
+    host = open_host(tmp_path, Effects())
+    bases = []
+    for key in ["x" * 1_000_000, *(f"key {n}" for n in range(203))]:
+        host.submit("s", [put(key)])
+        bases.append(host.journal.base)
+    assert sorted(set(bases)) == [0, 4, 104, 204], "one that is small, then only where a restart would replay too much"
+    for _ in range(3):
+        host.submit("s", [put("y" * 400_000)])
+    assert host.journal.base == 204, "too few entries"
+    host.submit("s", [put("y" * 400_000)])
+    assert host.journal.base == 208, "the journal has grown by more than the snapshot has"
+    host.journal.close()
+    again = open_host(tmp_path, Effects())
+    assert again.journal.snapshot_bytes == (tmp_path / "snapshot-208.bin").stat().st_size
+
+
 def write_generations(folder: Path, entries: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Effects, list[str]]:
     """A host that took a snapshot every four entries and was stopped."""
-    monkeypatch.setattr(host_module, "SNAPSHOT_EVERY_ENTRIES", 4)
+    monkeypatch.setattr(host_module, "SNAPSHOT_MAX_ENTRIES", 4)
     effects = Effects()
     host = open_host(folder, effects)
     keys = [f"key {n}" for n in range(entries)]
