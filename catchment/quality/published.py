@@ -103,7 +103,7 @@ class BoundTerms:
             errors[rows] = self._take(rows)._compose(max(float(share), 0.0))
         return errors
 
-    def kinds(self, errors: Floats) -> list[str]:
+    def kinds(self, errors: Floats) -> pa.Array:
         """Return what kind of statement each of these bounds is, and what its error is a share of if not the value.
 
         That is 'estimated', or 'estimated rank' for an error of rank, 'proved share' for a share of the records.
@@ -114,10 +114,10 @@ class BoundTerms:
         if self.law not in _PROVED_SKETCHES:
             estimated = estimated | self._is_sketched
         scale = f" {_SCALES[self.law]}" if self.law in _SCALES else ""
-        stated = np.where(estimated, f"{BoundKind.ESTIMATED}{scale}", f"{BoundKind.PROVED}{scale}")
-        kinds = np.where(errors == 0.0, str(BoundKind.EXACT), stated)
-        found: list[str] = np.where(np.isfinite(errors), kinds, str(BoundKind.UNKNOWN)).tolist()
-        return found
+        kinds = (f"{BoundKind.PROVED}{scale}", f"{BoundKind.ESTIMATED}{scale}", BoundKind.EXACT, BoundKind.UNKNOWN)
+        chosen = np.where(errors == 0.0, 2, np.asarray(estimated, dtype=np.int64))
+        chosen = np.where(np.isfinite(errors), chosen, 3)
+        return pa.array([str(kind) for kind in kinds], pa.string()).take(pa.array(chosen))
 
     @property
     def _is_late(self) -> Mask:
@@ -166,26 +166,34 @@ class BoundTerms:
     def to_arrow(self) -> pa.Array:
         """Return the terms as a column of structs; null for rows that are exact."""
         n = len(self.size)
-        sampled = pa.nulls(n, pa.list_(pa.float64()))
-        if self.sampled is not None:
-            rows = zip(self.sampled, self._is_sampled, strict=True)
-            sampled = pa.array([_finite(terms) if is_sampled else None for terms, is_sampled in rows], sampled.type)
         is_exact = ~self._is_late & ~self._is_sampled & ~self._is_sketched
+        if is_exact.all():
+            return pa.nulls(n, TERMS_TYPE)
         columns = [
-            pa.array([str(self.law)] * n, pa.string()),
+            pa.repeat(pa.scalar(str(self.law), pa.string()), n),
             pa.array(self.size),
-            pa.array(_finite(self.late), pa.float64()),
+            _finite(self.late),
             pa.array(np.full(n, self.late_delta)),
             pa.array(np.full(n, self.late_counted)),
-            sampled,
+            self._sampled_lists(),
             pa.array(self.sketches),
         ]
         return pa.StructArray.from_arrays(columns, fields=list(TERMS_TYPE), mask=pa.array(is_exact))
 
+    def _sampled_lists(self) -> pa.Array:
+        """Return the terms of each row that was sampled as a list; null for the others."""
+        if self.sampled is None:
+            return pa.nulls(len(self.size), pa.list_(pa.float64()))
+        is_sampled = self._is_sampled
+        ends = np.cumsum(np.where(is_sampled, self.sampled.shape[1], 0))
+        offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
+        terms = _finite(self.sampled[is_sampled].ravel())
+        return pa.ListArray.from_arrays(offsets, terms, mask=pa.array(~is_sampled))
 
-def _finite(values: Floats) -> list[float | None]:
+
+def _finite(values: Floats) -> pa.Array:
     """Return values with null in place of infinity, which not every reader of a table can take."""
-    return [float(v) if np.isfinite(v) else None for v in values]
+    return pa.array(values, pa.float64(), mask=~np.isfinite(values))
 
 
 def _floats(values: Sequence[float | None]) -> Floats:

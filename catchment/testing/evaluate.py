@@ -195,7 +195,7 @@ def finish(plan: QueryPlan, rows: pa.Table) -> pa.Table:
     """Return the columns of a view from its lowered aggregates, and whether HAVING leaves a row out."""
     if plan.trivial:
         columns = {c.name: rows[c.source] for c in plan.columns if c.source is not None}
-        return pa.table({**columns, RETRACTED: pa.array([False] * rows.num_rows, pa.bool_())})
+        return pa.table({**columns, RETRACTED: pa.repeat(pa.scalar(False), rows.num_rows)})
     connection = duckdb_connection()
     numbered = _without_zone(rows).append_column(NUMBER, pa.array(range(rows.num_rows), pa.int64()))
     connection.register("lowered", numbered)

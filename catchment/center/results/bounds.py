@@ -165,7 +165,7 @@ class ResultBounds:
     def row_coverage(self, revision: Publish) -> pa.Array:
         """Return the window's coverage; row by row where the key is the source and no site is missing."""
         if self.source_key is None or not revision.sources or revision.missing_sites:
-            return pa.array([revision.coverage] * revision.rows.num_rows, pa.float64())
+            return pa.repeat(pa.scalar(revision.coverage, pa.float64()), revision.rows.num_rows)
         missing: dict[str, float] = {}
         for _, source, share in revision.sources:
             missing[source] = max(missing.get(source, 0.0), share)
@@ -179,7 +179,7 @@ class ResultBounds:
             errors = column_terms.errors(self.delta)
             unknown = ~np.isfinite(errors)
             bounds[column] = pa.array(np.where(unknown, 0.0, errors), mask=unknown)
-            kinds[column] = pa.array(column_terms.kinds(errors), pa.string())
+            kinds[column] = column_terms.kinds(errors)
         columns = {column: column_terms.to_arrow() for column, column_terms in terms.items()}
         return RowBounds(struct_of(bounds, n), struct_of(kinds, n), struct_of(columns, n))
 

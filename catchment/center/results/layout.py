@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -91,8 +92,15 @@ def struct_of(columns: dict[str, pa.Array | pa.ChunkedArray], n: int) -> pa.Arra
 
 def instants(at_us: int | Sequence[int], n: int = 1) -> pa.Array:
     """Return instants as a column: one `n` times, or those of a sequence."""
-    values = [at_us] * n if isinstance(at_us, int) else at_us
-    return pa.array(values, pa.timestamp("us")).cast(INSTANT)
+    if isinstance(at_us, int):
+        return pa.repeat(pa.scalar(at_us, INSTANT), n)
+    return pa.array(at_us, pa.timestamp("us")).cast(INSTANT)
+
+
+def repeat_names(names: Sequence[str], n: int) -> pa.Array:
+    """Return `n` times the same list of names as a column."""
+    values = pa.array(list(names), pa.string()).take(pa.array(np.tile(np.arange(len(names)), n)))
+    return pa.ListArray.from_arrays(pa.array(np.arange(n + 1) * len(names), pa.int32()), values)
 
 
 def window_rows(sequence: int, revisions: Sequence[Publish], bounds: Mapping[str, pa.Array]) -> pa.Table:

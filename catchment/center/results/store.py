@@ -137,7 +137,10 @@ class DeltaStore:
 
 def _in_fresh_buffers(table: pa.Table) -> pa.Table:
     """Copy a table: deltalake aborts the process on nested columns that are views into others."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return pa.ipc.open_stream(sink.getvalue()).read_all()
+    return pa.table([_copy_of(column) for column in table.columns], schema=table.schema)
+
+
+def _copy_of(column: pa.ChunkedArray) -> pa.Array:
+    if not column.num_chunks:
+        return pa.array([], column.type)
+    return pa.concat_arrays([*column.chunks, column.chunk(0).slice(0, 0)])  # of two arrays, so that it is a copy

@@ -28,11 +28,11 @@ from catchment.center.events import Expired, Publish, UnfinishedRevision
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results.bounds import DELTA, ColumnLaw, ResultBounds, RowBounds
 from catchment.center.results.layout import (
-    NAMES,
     flatten_states,
     instants,
     late_rows,
     recalled_schema,
+    repeat_names,
     retracted_state,
     source_names,
     state_of,
@@ -245,21 +245,21 @@ class ResultTables:
         gone = partials.select_others(before, revision.rows, keys)
         n = gone.num_rows
         if n:
-            nothing = pa.table({"retracted": pa.array([True] * n, pa.bool_())})
+            nothing = pa.table({"retracted": pa.repeat(pa.scalar(True), n)})
             bounds = self._bounds.window_bounds([revision] * n)
             yield self._rows(replace(revision, rows=gone), nothing, bounds, retracted_state(gone, self.fragment))
 
     def _unfinished_rows(self, revision: Publish) -> pa.Table:
         """Return rows with their states and without the columns of the view; nobody reads them."""
         n = revision.rows.num_rows
-        nothing = pa.table({"retracted": pa.array([True] * n, pa.bool_())})
+        nothing = pa.table({"retracted": pa.repeat(pa.scalar(True), n)})
         return self._rows(revision, nothing, self._bounds.window_bounds([revision] * n))
 
     def _finish(self, rows: pa.Table, leaves_out_failing: bool) -> pa.Table:
         """Return the user's columns, and which rows have failed: they have null columns, or are left out."""
         try:
             user = self.finish(rows)
-            return user.append_column(UNFINISHED, pa.array([False] * user.num_rows, pa.bool_()))
+            return user.append_column(UNFINISHED, pa.repeat(pa.scalar(False), user.num_rows))
         except UnfinishedRowsError:
             if not (leaves_out_failing or self.publishes_nulls):
                 raise
@@ -287,11 +287,11 @@ class ResultTables:
             **{c: user[c] for c in user.column_names if c not in ("retracted", "window_start", "window_end")},
             "coverage": self._bounds.row_coverage(revision),
             **bounds.columns(),
-            "status": pa.array([revision.status] * n, pa.string()),
-            "revision": pa.array([revision.revision] * n, pa.int32()),
+            "status": pa.repeat(pa.scalar(revision.status, pa.string()), n),
+            "revision": pa.repeat(pa.scalar(revision.revision, pa.int32()), n),
             "published_at": instants(revision.published_us, n),
-            "missing_sites": pa.array([list(revision.missing_sites)] * n, NAMES),
-            "missing_sources": pa.array([source_names(revision)] * n, NAMES),
+            "missing_sites": repeat_names(revision.missing_sites, n),
+            "missing_sources": repeat_names(source_names(revision), n),
             "retracted": user["retracted"],
             "state": state_of(revision.rows, self.fragment) if states is None else states,
         }
