@@ -7,6 +7,7 @@ It needs neither Java nor PySpark. A process that reads streams or has the cente
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -32,8 +33,30 @@ if TYPE_CHECKING:
     from catchment.deploy.window_traces import WindowTraces
 
 TICK_S = 0.25  # how often pipelines are ticked
+IDLE_STATUS_S = 1.0  # how often a status is told where nothing happens
 
 Report = Callable[[Mapping[str, Any]], None]
+
+
+class StatusCadence:
+    """When a process tells its status: at every tick at which something has happened, and now and then if nothing has.
+
+    A status takes longer to put together than everything else that an idle process does.
+    """
+
+    def __init__(self, stopwatch: Callable[[], float] = time.monotonic) -> None:
+        self._stopwatch = stopwatch
+        self._told_s = -IDLE_STATUS_S
+        self._activity: object = None
+
+    def is_due(self, activity: object) -> bool:
+        """Return whether the status is told now; `activity` is another one after anything has happened."""
+        now_s = self._stopwatch()
+        if activity == self._activity and now_s - self._told_s < IDLE_STATUS_S:
+            return False
+        self._activity = activity
+        self._told_s = now_s
+        return True
 
 
 @dataclass
@@ -77,10 +100,13 @@ class RelayRunner:
     def run(self, report: Report | None = None, seconds: float | None = None) -> None:
         """Tick until every site has ended and all is sent on, or `stop` is called, or the time is over."""
         deadline = None if seconds is None else self.clock.now_us() + seconds * 1e6
+        cadence = StatusCadence()
         while not self._stop.wait(TICK_S):
             self._tick()
-            if report is not None:
-                report(self.status())
+            if cadence.is_due([(r.host.next_sequence, r.outbox.lowest_unacked) for r in self.relays.running.values()]):
+                self.write_status()
+                if report is not None:
+                    report(self.status())
             if self.finished or (deadline is not None and self.clock.now_us() > deadline):
                 return
 
@@ -106,7 +132,7 @@ class RelayRunner:
 
     def write_status(self, stopped: bool = False) -> None:
         """Write the status of every role into its folder."""
-        self.relays.write_status(stopped)
+        self.relays.write_status(self.relays.status(), stopped)
         for site in self.forwarding.running:
             self.forwarding.write_status(site, stopped)
 
@@ -119,7 +145,6 @@ class RelayRunner:
                 self._traces.follow(found)
         end_former_lives((r.outbox for r in self.relays.running.values()), self.deployment.deployed.orders)
         self.relays.tick()
-        self.write_status()
 
     def _make_sender(self, site: str, outbox: Outbox) -> Sender:
         link = outgoing_link(self.project, site)

@@ -93,9 +93,10 @@ class Relays:
     def status(self) -> dict[str, Mapping[str, Any]]:
         return {n: {**relay.status(), "forwarded": self.forwarded(n)} for n, relay in self.running.items()}
 
-    def write_status(self, stopped: bool = False) -> None:
-        for name, status in self.status().items():
-            write_status(self.running[name].folder, status, stopped)
+    def write_status(self, status: Mapping[str, Mapping[str, Any]], stopped: bool = False) -> None:
+        """Write the status of each relay, by name, into its folder."""
+        for name, told in status.items():
+            write_status(self.running[name].folder, told, stopped)
 
     def close(self) -> None:
         self._closing.close()

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def find_java() -> Path:
     if found is None:
         where = f" at JAVA_HOME={home}" if home else ""
         raise EngineError(f"no Java{where}; Spark needs Java {MINIMAL_JAVA} or later", hint=INSTALL_JAVA)
-    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+    said = _ask_version(found)
     version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
     if version is None:
         raise EngineError(
@@ -88,6 +89,11 @@ def find_java() -> Path:
             f"{found} is Java {version.group(1)}; Spark needs Java {MINIMAL_JAVA} or later", hint=INSTALL_JAVA
         )
     return Path(found)
+
+
+@cache  # a start asks twice, and each answer is a JVM
+def _ask_version(java: str) -> str:
+    return subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
 
 
 def make_session(

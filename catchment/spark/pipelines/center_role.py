@@ -21,7 +21,6 @@ from catchment.deploy.role_files import (
     forget_resumptions,
     refuse_redefined_views,
     requested_resumptions,
-    write_status,
 )
 from catchment.deploy.second_rounds import round_rules
 from catchment.progress.admission import Admission
@@ -158,10 +157,6 @@ class CenterRole:
         sinks = {delivery.name: delivery.status() for delivery in self._deliveries}
         own = {"disk": self._free_space.status(), "sinks": sinks, "refused_deployment": refused}
         return {**self.pipeline.status(), **own}
-
-    def write_status(self, stopped: bool = False, refused: str | None = None) -> None:
-        """Write the status into the folder of the center."""
-        write_status(self.pipeline.folder, self.status(refused), stopped)
 
     def _make_tables(self, plan: QueryPlan, lower: LowerView | None) -> ResultTables:
         finish = make_finish(self._spark, plan)

@@ -26,7 +26,7 @@ from catchment.deploy.expiry import ExpiryWatch
 from catchment.deploy.forwarding import ForwardServers
 from catchment.deploy.housekeeping import SiteHousekeeping
 from catchment.deploy.rebalance import Rebalancer
-from catchment.deploy.relay_runner import TICK_S, Report, end_former_lives, open_window_traces
+from catchment.deploy.relay_runner import TICK_S, Report, StatusCadence, end_former_lives, open_window_traces
 from catchment.deploy.relays import Relays
 from catchment.deploy.role_files import open_state_folder, refuse_changed_streams, refuse_redefined_views, write_status
 from catchment.deploy.second_rounds import SecondRounds
@@ -72,6 +72,7 @@ class Runner:
         self.project = self.deployment.project
         self._closing = ExitStack()
         self._stop = threading.Event()
+        self._cadence = StatusCadence()
         self._center: CenterRole | None = None
         self.pipelines: list[SitePipeline] = []
         self._housekeeping: dict[str, SiteHousekeeping] = {}
@@ -212,8 +213,11 @@ class Runner:
         deadline = None if seconds is None else self.clock.now_us() + seconds * 1e6
         while not self._stop.wait(TICK_S):
             self._tick()
-            if report is not None:
-                report(self.status())
+            if self._cadence.is_due(self._activity()):
+                status = self.status()
+                self._write_status(status)
+                if report is not None:
+                    report(status)
             if self.finished or (deadline is not None and self.clock.now_us() > deadline):
                 return
 
@@ -224,7 +228,7 @@ class Runner:
     def close(self) -> None:
         """Stop everything, the sites first."""
         try:
-            self._write_status(stopped=True)
+            self._write_status(self.status(), stopped=True)
         finally:
             self._closing.close()
 
@@ -313,7 +317,13 @@ class Runner:
         self.relays.tick()
         if self._center is not None:
             self._center.tick()
-        self._write_status()
+
+    def _activity(self) -> object:
+        """Return something that is another after anything has been read, sent, landed, merged or deployed."""
+        sites = [(p.host.next_sequence, p.outbox.next_sequence, p.outbox.lowest_unacked) for p in self.pipelines]
+        relays = [(r.host.next_sequence, r.outbox.lowest_unacked) for r in self.relays.running.values()]
+        center = self._center and (self._center.pipeline.host.next_sequence, self._center.inbox.last_position)
+        return sites, relays, center, self.watcher.version, self.watcher.refused
 
     def _stop_without_readers(self) -> None:
         """End a process that has nothing left to do: every reader has failed, and nobody sends to it."""
@@ -322,15 +332,15 @@ class Runner:
             assert failure is not None
             raise failure
 
-    def _write_status(self, stopped: bool = False) -> None:
+    def _write_status(self, status: Mapping[str, Any], stopped: bool = False) -> None:
         for pipeline in self.pipelines:
-            write_status(pipeline.folder, self._site_status(pipeline), stopped)
-        self.relays.write_status(stopped)
+            write_status(pipeline.folder, status["sites"][pipeline.site], stopped)
+        self.relays.write_status(status["relays"], stopped)
         for site in set(self.forwarding.running) - {pipeline.site for pipeline in self.pipelines}:
             self.forwarding.write_status(site, stopped)
         self.light.write_status(stopped)
         if self._center is not None:
-            self._center.write_status(stopped, self.watcher.refused)
+            write_status(self._center.pipeline.folder, status["center"], stopped)
 
     def _sender(self, site: str, outbox: Outbox) -> Sender:
         address = self._address(self.deployment.routes.next_inbox(site))

@@ -39,6 +39,7 @@ from catchment.site.agreed_time import AgreedTime
 from catchment.site.backfill import NeededBatches, PastBatches
 from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised
+from catchment.site.idle_ticks import IdleTicks
 from catchment.site.meter import SiteMeter
 from catchment.site.outbox_writer import OutboxWriter, recover
 from catchment.site.plausible import far_us
@@ -119,6 +120,7 @@ class SitePipeline:
         self.meter = SiteMeter()
         self.free_space = FreeSpace(self.folder, self.project.limits.free_disk_bytes, self.clock)
         self.core = SiteCore()
+        self._idle_ticks = IdleTicks(self.clock)
         journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock)
         recover(self.host, self.outbox, self.orders, lambda: self.core.fragments)
@@ -187,9 +189,12 @@ class SitePipeline:
             self._tick_stream(state)
         self.meter.note_link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
         measured = self._measure_link()
+        self._idle_ticks.note_acked(self.outbox.lowest_unacked)
         is_waiting = self.host.look(lambda: self.core.is_waiting(self.clock.now_us()))
-        if self.core.pending_rows or measured.blocked or is_waiting:
+        if is_waiting or measured.blocked or (self.core.pending_rows and self._idle_ticks.is_due()):
+            before = self.outbox.next_sequence
             self.host.submit("tick", [measured, Ticked()])
+            self._idle_ticks.note(self.outbox.next_sequence > before)
 
     @property
     def finished(self) -> bool:
@@ -427,6 +432,7 @@ class SitePipeline:
             events = [*events, LowMarkRaised(name, mark_us, read_us=read_us)]
         accepted = BatchAccepted(name, number, stats.rows - stats.bad)
         self._show_read(events)
+        self._idle_ticks.reset()
         self.host.submit(name, [accepted, *settled, *events, self._measure_link()], batch=number)
         self.sender.notify()
         now_us = self.clock.now_us()
