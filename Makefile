@@ -13,7 +13,7 @@ FAULTS ?= 200
 SEED   ?= 1
 SEEDS  ?= 10000
 
-.PHONY: help demo quick test integration soak faults simulate check coverage bench docs reference lint format types clean
+.PHONY: help demo quick test integration soak faults simulate check coverage bench bench-peers docs reference lint format types clean
 
 help:
 	@echo "make demo         set up and run the demo: three sites, a real web log, and what goes wrong on a WAN: two minutes"
@@ -26,6 +26,7 @@ help:
 	@echo "make check        lint, types and make test; CI runs this and make integration"
 	@echo "make coverage     make test, and which lines it did not reach"
 	@echo "make bench        the throughput benchmark (others: $(BIN)/catchment bench)"
+	@echo "make bench-peers  environments for Flink, Pathway and Polars in .peers/, then catchment beside them"
 	@echo "make reference    write the pages of the documentation that are made from the code"
 	@echo "make docs         check every example, command and link of the documentation, and build it into site/"
 
@@ -85,6 +86,10 @@ types: $(VENV)/.ready-dev
 
 bench: $(VENV)/.ready
 	@$(BIN)/catchment bench throughput
+
+bench-peers: $(VENV)/.ready
+	@PYTHON="$(PYTHON)" sh tools/peers.sh .peers
+	@$(BIN)/catchment bench peers
 
 reference: $(VENV)/.ready-dev
 	@$(BIN)/python -m tools.reference

@@ -4,16 +4,22 @@ A benchmark module has `DESCRIPTION`, `run(report, quick) -> dict` and `render(r
 parts, `run(report, quick, parts)`, and one with `plot(result, path)` can be drawn.
 """
 
+# Those whose short forms show together, in less than five minutes on an idle machine, where it stands.
+QUICK = ("center", "footprint", "throughput")
+
 BENCHMARKS = {
     "absence": "benchmarks.absence.absence",
     "backfill": "benchmarks.past.backfill",
     "bounds": "benchmarks.shedding.bounds",
+    "center": "benchmarks.center.center",
     "edge": "benchmarks.edge.live",
     "edge_policies": "benchmarks.edge.policies",
     "feeds": "benchmarks.feeds.traffic",
+    "footprint": "benchmarks.footprint.footprint",
     "join": "benchmarks.sharing.join",
     "order": "benchmarks.order.live",
     "order_traces": "benchmarks.order.traces",
+    "peers": "benchmarks.peers.peers",
     "place": "benchmarks.feeds.place",
     "place_spark": "benchmarks.feeds.place_spark",
     "placement": "benchmarks.placement.placement",
@@ -23,4 +29,5 @@ BENCHMARKS = {
     "shed": "benchmarks.shedding.shed",
     "throughput": "benchmarks.throughput.throughput",
     "ways": "benchmarks.ways.ways",
+    "wire": "benchmarks.wire.wire",
 }

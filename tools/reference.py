@@ -207,12 +207,15 @@ MEASURED = {  # which page has the figures of a benchmark
     "absence": "../reliability",
     "backfill": "history",
     "bounds": "shedding",
+    "center": "center",
     "edge": "edge-aggregation",
     "edge_policies": "edge-aggregation",
     "feeds": "feeds",
+    "footprint": "footprint",
     "join": "sharing",
     "order": "order",
     "order_traces": "order",
+    "peers": "throughput",
     "place": "feeds",
     "place_spark": "feeds",
     "rounds": "history",
@@ -222,6 +225,7 @@ MEASURED = {  # which page has the figures of a benchmark
     "shed": "shedding",
     "throughput": "throughput",
     "ways": "../reliability",
+    "wire": "edge-aggregation",
 }
 
 

@@ -1,7 +1,7 @@
 """What a command loads before it answers: only what it needs, so that looking at a project is quick.
 
 Catches: an import at the head of a module that brings Spark, gRPC, a planner or tables into commands that need none.
-Cannot catch: how long it takes; that is measured by `catchment bench startup`.
+Cannot catch: how long it takes; that is measured by `catchment bench footprint`.
 """
 
 from __future__ import annotations

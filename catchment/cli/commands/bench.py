@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group
 
 import catchment
 from catchment.cli.output import JsonFlag, console, emit, notes
@@ -27,6 +28,8 @@ _EPILOG = """Examples:
 catchment bench
 
 catchment bench throughput --quick --json
+
+catchment bench quick
 
 catchment bench data
 
@@ -42,7 +45,8 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     name: Annotated[
-        str | None, typer.Argument(help="A benchmark; or data, report or plot. Leave it out to list the benchmarks.")
+        str | None,
+        typer.Argument(help="A benchmark; or data, quick, report or plot. Leave it out to list the benchmarks."),
     ] = None,
     kept: Annotated[Path | None, typer.Argument(help="With plot: the kept result that is drawn again.")] = None,
     quick: Annotated[
@@ -54,6 +58,7 @@ def bench(
 ) -> None:
     """Run a benchmark and print what it measured, on which data, commit and machine.
 
+    `bench quick` runs short forms that show in a few minutes where this machine stands; nothing of it is kept.
     `bench data` lists the data sets and where to get them; `bench report` updates the tables of the docs from the
     results that full runs have kept; `bench plot RESULT --plot FILE` draws a kept result again.
     """
@@ -63,6 +68,9 @@ def bench(
         emit({"benchmarks": listed}, as_json, _list_benchmarks)
     elif name == "data" and found:
         emit({"data": importlib.import_module("benchmarks.data").list_files()}, as_json, _list_data)
+    elif name == "quick" and found:
+        results = [_run(chosen, True, None) for chosen in importlib.import_module("benchmarks").QUICK]
+        emit({"results": results}, as_json, lambda a: Group(*(_load(r["benchmark"]).render(r) for r in a["results"])))
     elif name == "report" and found:
         pages = importlib.import_module("benchmarks.report").update_pages()
         emit({"pages": [str(p) for p in pages]}, as_json, lambda a: f"{len(a['pages'])} pages changed")
@@ -77,11 +85,9 @@ def bench(
 
 def _measure(name: str, quick: bool, part: list[str] | None, plot: Path | None, as_json: bool) -> None:
     module = _load(name)
-    parts = {"parts": _parts(module, name, part)} if part else {}
     if plot is not None and not hasattr(module, "plot"):
         raise ConfigError(f"the benchmark {name!r} cannot be drawn", hint="run it without --plot")
-    result: dict[str, Any] = module.run(lambda text: notes.print(text, highlight=False), quick, **parts)
-    result = {"benchmark": name, "quick": quick, **_circumstances(), **result}
+    result = _run(name, quick, part)
     emit(result, as_json, module.render)
     if not quick and not part:
         kept = importlib.import_module("benchmarks.report").keep_result(result)
@@ -91,6 +97,14 @@ def _measure(name: str, quick: bool, part: list[str] | None, plot: Path | None, 
         notes.print(f"drawn in {plot}")
     if not as_json:
         console.print(f"commit {result['commit']}, {result['machine']}", style="dim")
+
+
+def _run(name: str, quick: bool, part: list[str] | None) -> dict[str, Any]:
+    """Run a benchmark; return what it measured, and where and when."""
+    module = _load(name)
+    parts = {"parts": _parts(module, name, part)} if part else {}
+    result: dict[str, Any] = module.run(lambda text: notes.print(text, highlight=False), quick, **parts)
+    return {"benchmark": name, "quick": quick, **_circumstances(), **result}
 
 
 def _plot_kept(kept: Path | None, path: Path | None) -> Path:

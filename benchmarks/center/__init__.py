@@ -1,0 +1,1 @@
+"""What a center costs: landing segments, merging partials, holding open keys."""

@@ -1,0 +1,227 @@
+"""catchment beside plain Spark, Flink, Pathway, DuckDB and Polars: the same files and query, each in its environment.
+
+Scenarios are files in `scenarios/`. Each engine is a program (`programs/`) that is started once per scenario, warmed by
+one turn that is not counted, and then given its turns one after another with the others, so that what else the machine
+does affects all alike. The answers of every engine are compared with those of DuckDB before any of its times is kept;
+an engine whose answers differ, or that fails, is named with the reason and has no figure. `make bench-peers` makes the
+environments; engines that have none here are named too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from benchmarks.throughput.throughput import compare_answers, make_data
+
+DESCRIPTION = "rows/s of a site beside plain Spark, Flink, Pathway, DuckDB and Polars on the same files and query"
+FOLDER = Path(__file__).parent
+CHECKOUT = FOLDER.parents[1]
+ENVIRONMENTS = Path(os.environ.get("CATCHMENT_PEERS", CHECKOUT / ".peers"))
+SCENARIOS = tuple(sorted(path.stem for path in (FOLDER / "scenarios").glob("*.toml")))
+PARTS = SCENARIOS
+TURNS = 5
+QUICK_ROWS = 50_000  # per file, in a quick run
+PATIENCE_S = 600.0  # for one turn
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A program, the environment whose Python runs it (None: this one), and the formats that it reads."""
+
+    program: str
+    environment: str | None = None
+    words: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ("parquet", "json", "csv")
+
+
+ENGINES: Mapping[str, Engine] = {
+    "duckdb": Engine("run_duckdb.py"),
+    "plain Spark": Engine("run_on_spark.py", words=("spark",)),
+    "catchment": Engine("run_on_spark.py", words=("catchment",)),
+    "catchment, no history": Engine("run_on_spark.py", words=("catchment-no-history",)),
+    "Flink": Engine("run_flink.py", "flink", formats=("parquet", "json")),
+    "Polars": Engine("run_polars.py", "polars"),
+    "Pathway": Engine("run_pathway.py", "pathway", formats=("json", "csv")),
+}
+REFERENCE = "duckdb"  # whose answers the others are compared with
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is measured: files, keys and windows."""
+
+    title: str
+    format: str
+    keys: int
+    files: int
+    rows_per_file: int
+    window_s: int
+    slide_s: int
+
+    @classmethod
+    def load(cls, name: str) -> Scenario:
+        return cls(**tomllib.loads((FOLDER / "scenarios" / f"{name}.toml").read_text(encoding="utf-8")))
+
+
+class EngineFailedError(Exception):
+    """An engine cannot be run, or does not give the answers."""
+
+
+class Running:
+    """A program of an engine as it runs."""
+
+    def __init__(self, engine: Engine, data: Path, scenario: Scenario) -> None:
+        words = [*engine.words, str(data), scenario.format, str(scenario.window_s), str(scenario.slide_s)]
+        python = str(_python_of(engine))
+        self._process = subprocess.Popen(
+            [python, str(FOLDER / "programs" / engine.program), *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        )
+        self.version = str(self._hear()["version"])
+
+    def run(self) -> float:
+        """Run one turn; return its seconds."""
+        return float(self._ask("run")["seconds"])
+
+    def write_answers(self, path: Path) -> None:
+        self._ask(f"answers {path}")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _ask(self, line: str) -> Mapping[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        return self._hear()
+
+    def _hear(self) -> Mapping[str, Any]:
+        """Return the next document; engines print other lines too."""
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                heard: Mapping[str, Any] = json.loads(line)
+                return heard
+        raise EngineFailedError(self._process.stderr.read()[-2000:].strip() or "it ended without a word")
+
+
+def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = SCENARIOS) -> dict[str, Any]:
+    """Measure every engine in every scenario."""
+    cells = [measure(name, quick, report) for name in parts]
+    return {
+        "compared": "one query per scenario: count and sum per window and key, over the same files",
+        "turns": f"median of {1 if quick else TURNS} interleaved turns, after one that warms up",
+        "cells": cells,
+    }
+
+
+def measure(name: str, quick: bool, report: Callable[[str], None]) -> dict[str, Any]:
+    """Return the rows per second of each engine in a scenario, and why others have none."""
+    scenario = Scenario.load(name)
+    rows_per_file = min(QUICK_ROWS, scenario.rows_per_file) if quick else scenario.rows_per_file
+    rows = scenario.files * rows_per_file
+    failed: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as closing:
+        data = make_data(Path(scratch) / "data", scenario.format, scenario.keys, scenario.files, rows_per_file)
+        engines: dict[str, Running] = {}
+        for engine_name, engine in ENGINES.items():
+            report(f"{scenario.title}: {engine_name} starts")
+            with _noting(failed, engine_name, report):
+                engines[engine_name] = _start(engine, data, scenario, closing)
+                engines[engine_name].write_answers(Path(scratch) / f"{engine_name}.parquet")
+                found = pq.read_table(Path(scratch) / f"{engine_name}.parquet")
+                compare_answers(found, pq.read_table(Path(scratch) / f"{REFERENCE}.parquet"), engine_name)
+        seconds: dict[str, list[float]] = {n: [] for n in engines if n not in failed}
+        for turn in range(1 + (1 if quick else TURNS)):
+            for engine_name in [n for n in seconds if n not in failed]:
+                with _noting(failed, engine_name, report):
+                    took = engines[engine_name].run()
+                    if turn:
+                        seconds[engine_name].append(took)
+                        report(f"{scenario.title}: {engine_name}: {rows / took / 1e6:.2f} M rows/s")
+        versions = {engine_name: running.version for engine_name, running in engines.items()}
+    measured = {n: s for n, s in seconds.items() if s and n not in failed}
+    return {
+        "scenario": name,
+        "title": scenario.title,
+        "rows": rows,
+        "seconds": measured,
+        "rows_per_s": {n: rows / statistics.median(s) for n, s in measured.items()},
+        "versions": versions,
+        "failed": failed,
+    }
+
+
+def _start(engine: Engine, data: Path, scenario: Scenario, closing: ExitStack) -> Running:
+    if scenario.format not in engine.formats:
+        raise EngineFailedError(f"it does not read {scenario.format} here")
+    if not _python_of(engine).exists():
+        raise EngineFailedError("it has no environment here: make bench-peers")
+    running = Running(engine, data, scenario)
+    closing.callback(running.close)
+    return running
+
+
+def _python_of(engine: Engine) -> Path:
+    if engine.environment is None:
+        return Path(sys.executable)
+    return ENVIRONMENTS / engine.environment / "bin" / "python"
+
+
+@contextmanager
+def _noting(failed: dict[str, str], name: str, report: Callable[[str], None]) -> Iterator[None]:
+    """Note why an engine has no figure, and go on without it."""
+    try:
+        yield
+    except (EngineFailedError, AssertionError, OSError) as failure:
+        failed[name] = str(failure)
+        report(f"{name} has no figure: {str(failure).splitlines()[-1] if str(failure) else failure!r}")
+
+
+def render(result: Mapping[str, Any]) -> RenderableType:
+    """Show millions of rows per second, the spread, how many times plain Spark that is, and who has no figure."""
+    table = Table("scenario", *ENGINES, title=f"M rows/s (lowest to highest); {result['turns']}", title_justify="left")
+    missing = []
+    for cell in result["cells"]:
+        table.add_row(cell["title"], *(_cell(cell, name) for name in ENGINES))
+        missing += [f"{name} in {cell['title']}: {_last_line(why)}" for name, why in cell["failed"].items()]
+    versions = {name: version for cell in result["cells"] for name, version in cell["versions"].items()}
+    told = "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."
+    return Group(table, told, *(["Without a figure: " + "; ".join(missing) + "."] if missing else []))
+
+
+def _cell(cell: Mapping[str, Any], name: str) -> str:
+    if name not in cell["rows_per_s"]:
+        return "-"
+    rates = [cell["rows"] / seconds / 1e6 for seconds in cell["seconds"][name]]
+    return f"{cell['rows_per_s'][name] / 1e6:.2f} ({min(rates):.2f} to {max(rates):.2f})"
+
+
+def _last_line(text: str) -> str:
+    return (text.splitlines() or [""])[-1][:160]

@@ -1,0 +1,78 @@
+"""Flink SQL in streaming mode, two tasks, mini-batch and object reuse on; timed into a sink that throws rows away."""
+
+from __future__ import annotations
+
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyflink.table import EnvironmentSettings, TableEnvironment
+from turns import serve
+
+folder, format, window_s, slide_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+TIMES = "TIMESTAMP(6)" if format == "parquet" else "TIMESTAMP_LTZ(6)"
+FORMATS = {
+    "parquet": "'format' = 'parquet'",
+    "json": "'format' = 'json', 'json.timestamp-format.standard' = 'ISO-8601'",
+    "csv": "'format' = 'csv', 'csv.ignore-parse-errors' = 'true'",
+}
+ENDS = "window_start, window_end"
+TABLE_FUNCTION = (
+    f"TUMBLE(TABLE events, DESCRIPTOR(`at`), INTERVAL '{window_s}' SECOND)"
+    if slide_s == window_s
+    else f"HOP(TABLE events, DESCRIPTOR(`at`), INTERVAL '{slide_s}' SECOND, INTERVAL '{window_s}' SECOND)"
+)
+SELECT = f"""
+SELECT {ENDS.split(",")[0]}, `key`, COUNT(*) AS n, SUM(`value`) AS total
+FROM TABLE({TABLE_FUNCTION}) GROUP BY {ENDS}, `key`
+"""
+
+
+def open_environment() -> TableEnvironment:
+    tables = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
+    jars = ";".join(f"file://{jar}" for jar in sorted((Path(sys.prefix) / "jars").glob("*.jar")))
+    settings = {
+        "pipeline.jars": jars,
+        "parallelism.default": "2",
+        "pipeline.object-reuse": "true",
+        "table.exec.mini-batch.enabled": "true",
+        "table.exec.mini-batch.allow-latency": "1 s",
+        "table.exec.mini-batch.size": "50000",
+        "table.local-time-zone": "UTC",
+        "taskmanager.memory.process.size": "4g",
+    }
+    for key, value in settings.items():
+        tables.get_config().set(key, value)
+    tables.execute_sql(
+        f"CREATE TABLE events (ts {TIMES}, `key` BIGINT, `value` DOUBLE, "
+        f"`at` AS CAST(ts AS {TIMES.replace('6', '3')}), WATERMARK FOR `at` AS `at` - INTERVAL '30' SECOND) "
+        f"WITH ('connector' = 'filesystem', 'path' = 'file://{folder}', {FORMATS[format]})"
+    )
+    tables.execute_sql(
+        "CREATE TABLE nowhere (w TIMESTAMP(3), k BIGINT, n BIGINT, total DOUBLE) WITH ('connector' = 'blackhole')"
+    )
+    return tables
+
+
+tables = open_environment()
+
+
+def run() -> float:
+    began = time.perf_counter()
+    tables.execute_sql(f"INSERT INTO nowhere {SELECT}").wait()
+    return time.perf_counter() - began
+
+
+def write_answers(path: str) -> None:
+    found = []
+    with tables.execute_sql(SELECT).collect() as rows:
+        found = [tuple(row) for row in rows]
+    starts, keys, counts, totals = zip(*found, strict=True)
+    slices = pa.array(starts, pa.timestamp("us")).cast(pa.int64())
+    pq.write_table(pa.table({"slice_us": slices, "key": keys, "n": counts, "total": totals}), path)
+
+
+serve(version("apache-flink"), run, write_answers)

@@ -1,0 +1,1 @@
+"""Bytes on the wire: segments against Avro and against shipping the records."""

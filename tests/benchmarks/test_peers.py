@@ -1,0 +1,74 @@
+"""Engines side by side. Catches: a time that is believed of an engine that gives other answers, fails or is absent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from benchmarks.peers import peers
+from benchmarks.peers.peers import ENGINES, SCENARIOS, Engine, Scenario
+
+# Counts one record too many where it is told to; notes its turns in a file.
+_PROGRAM = '''
+import sys
+sys.path.insert(0, {programs!r})
+import duckdb, pyarrow.parquet as pq, pyarrow.compute as pc
+from turns import serve
+folder, format = sys.argv[2], sys.argv[3]
+sql = f"""SELECT epoch_us(ts) // 10000000 * 10000000 AS slice_us, key, count(*) + {{int(sys.argv[1] == "wrong")}} AS n,
+sum(value) AS total FROM '{{folder}}/*.parquet' GROUP BY ALL"""
+def run():
+    with open({log!r}, "a") as log:
+        log.write(sys.argv[1] + "\\n")
+    if sys.argv[1] == "broken":
+        raise RuntimeError("it broke at its first turn")
+    return 0.5
+def answers(path):
+    duckdb.sql(f"COPY ({{sql}}) TO '{{path}}' (FORMAT parquet)")
+serve("1.0", run, answers)
+'''
+
+
+@pytest.fixture
+def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    program = tmp_path / "program.py"
+    log = tmp_path / "turns.log"
+    program.write_text(_PROGRAM.format(programs=str(peers.FOLDER / "programs"), log=str(log)))
+    engines = {
+        "duckdb": Engine("run_duckdb.py"),
+        **{name: Engine(str(program), words=(name,)) for name in ("right", "wrong", "broken")},
+        "absent": Engine("run_flink.py", "no such environment"),
+        "text only": Engine(str(program), words=("text only",), formats=("json",)),
+    }
+    monkeypatch.setattr(peers, "ENGINES", engines)
+    monkeypatch.setattr(peers, "QUICK_ROWS", 500)
+    monkeypatch.setattr(peers, "TURNS", 3)
+    small = Scenario("small", "parquet", 50, 2, 500, 10, 10)
+    monkeypatch.setattr(peers.Scenario, "load", classmethod(lambda cls, name: small))
+    found = peers.measure("small", False, lambda text: None)
+    return {**found, "turns": log.read_text().split()}
+
+
+def test_only_engines_that_give_the_answers_have_figures_and_the_others_a_reason(cell: dict[str, Any]) -> None:
+    assert set(cell["rows_per_s"]) == {"duckdb", "right"}
+    assert cell["rows_per_s"]["right"] == 1000 / 0.5
+    assert cell["seconds"]["right"] == [0.5] * 3
+    assert "wrong gives other answers" in cell["failed"]["wrong"]
+    assert "it broke at its first turn" in cell["failed"]["broken"]
+    assert "make bench-peers" in cell["failed"]["absent"]
+    assert "parquet" in cell["failed"]["text only"]
+    assert cell["versions"]["right"] == "1.0"
+    assert cell["turns"] == ["right", "broken", "right", "right", "right"], "one turn warms up; who failed is let be"
+    shown = Console(width=300, record=True, quiet=True)
+    shown.print(peers.render({"turns": "some", "cells": [cell]}))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenarios_and_programs_are_files_that_can_be_read(name: str) -> None:
+    scenario = Scenario.load(name)
+    assert scenario.window_s % scenario.slide_s == 0
+    assert scenario.format in ("parquet", "json", "csv")
+    assert all((peers.FOLDER / "programs" / engine.program).is_file() for engine in ENGINES.values())
