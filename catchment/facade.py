@@ -243,14 +243,16 @@ class Catchment:
 
         With `analyze`, what was measured stands beside what is predicted.
         """
+        from catchment.control.answers import explained_part
         from catchment.deploy.deployment import Deployment
         from catchment.serve.explanation import explain_deployment
         from catchment.serve.explanation_text import explanation_text
         from catchment.serve.plan_picture import plan_svg
 
         views = None if view is None else [self.catalog.view(view).name]
-        told = explain_deployment(Deployment.plan(self.catalog), views, analyze=analyze)
-        return Explanation.make(explanation_text(told), plan_svg(told, self.project.center))
+        part = explained_part(Deployment.plan(self.catalog), view, None)
+        told = explain_deployment(part, views, analyze=analyze)
+        return Explanation.make(explanation_text(told), plan_svg(told, told["at"]))
 
     def dashboard(self, port: int = 0) -> ServedDashboard:
         """Serve the live page of this project, until it is closed; a notebook shows where it is."""
@@ -354,9 +356,9 @@ class Catchment:
             )
             yield (row["entry"], row["step"]), change
 
-    def results(self, view: str, *, revisions: str = "latest") -> Results:
-        """Return the published rows of a view: the 'latest' revisions, or 'all'."""
-        return Results(self.project.state_folder, view, revisions)
+    def results(self, view: str, *, revisions: str = "latest", sink: str | None = None) -> Results:
+        """Return the published rows of a view: the 'latest' revisions, or 'all'; at the center, or at another sink."""
+        return Results(self.project.answering_at(sink).state_folder, view, revisions)
 
     def __repr__(self) -> str:
         return f"<{self.project.name}: {', '.join(sorted(self.catalog.views)) or 'no views'}>"

@@ -234,7 +234,7 @@ class Bench:
             deployment.streams_at("edge"),
             deployment.fragments_at("edge"),
             SparkEvaluator({}),
-            lambda outbox: Sender(outbox, lambda: LocalUplink(inbox)),
+            lambda outbox, sink: Sender(outbox, lambda: LocalUplink(inbox)),
             SystemClock(),
         )
         began = time.perf_counter()

@@ -21,6 +21,17 @@ CenterOption = Annotated[
 ]
 
 
+SinkOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sink",
+        help="The site whose answers are meant, of a view with the option sink. Without it, the center or, where that "
+        "has not published the view, another one that has.",
+        show_default=False,
+    ),
+]
+
+
 def ask(command: str, folder: Path, center: str | None, **arguments: Any) -> Mapping[str, Any]:
     """Return the answer of a command over a project folder or, if one is named, of a center."""
     if center is not None:

@@ -72,7 +72,8 @@ class Roles:
 
     @property
     def needs_spark(self) -> bool:
-        return self.with_center or any(self.deployment.streams_at(s) for s in (*self.sites, *self.light_sites))
+        here = (*self.sites, *self.light_sites)
+        return self.with_center or any(self.deployment.streams_at(s) or s in self.deployment.sinks for s in here)
 
     @property
     def light_sites(self) -> Sequence[str]:
@@ -100,7 +101,16 @@ class Roles:
             *(project.site_folder(s) for s in self.light_sites),
             *(project.source_folder(s) for s in self.sites if project.is_light(s)),
             *([project.state_folder / "center"] if self.with_center else []),
+            *(folder for part in self.deployment.sinks.values() for folder in self._sink_folders(part.project)),
         )
+
+    def _sink_folders(self, part: Project) -> Sequence[Path]:
+        """Return the folders that this process alone may use of those of a sink beside the center."""
+        is_whole = self.with_center and bool(self.sites)
+        center = [self.deployment.project.center] if self.with_center else []
+        here = tuple(part.sites) if is_whole else (*self.sites, *center)
+        answering = [part.state_folder / "center"] if part.center in here else []
+        return (*answering, *(part.relay_folder(name) for name in here))
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from catchment.deploy.unknown_view import asking_about
 from catchment.errors import ConfigError
-from catchment.project.config import Project
+from catchment.project.config import SINKS_FOLDER, Project
+from catchment.query.definition_names import view_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from catchment.deploy.deployment import Deployment
 
 Answer = Mapping[str, Any]
 
@@ -32,35 +35,53 @@ def show_status(folder: Path) -> Answer:
     return found.to_json(SystemClock().now_us())
 
 
-def show_results(folder: Path, query: str, limit: int = 20) -> Answer:
+def _project_answering(folder: Path, query: str, sink: str | None) -> Project:
+    """Return the project as it is to the site whose answers of a view are read: to the one that is named.
+
+    If none is, to the center, or to the first other sink that has published the view, if the center has not.
+    """
+    from catchment.center.results.read import published_views
+
+    project = Project.load(folder)
+    if sink is not None:
+        return project.answering_at(sink)
+    kept = sorted(path.name for path in (project.state_folder / SINKS_FOLDER).glob("*"))
+    parts = [project, *(project.at_sink(name, {}) for name in kept if name in project.sites)]
+    view = view_of(query)
+    return next((part for part in parts if len(parts) > 1 and view in published_views(part.state_folder)), project)
+
+
+def show_results(folder: Path, query: str, limit: int = 20, sink: str | None = None) -> Answer:
     """Return the newest rows of a view, each in its latest revision."""
     from catchment.center.results.columns import newest_first
     from catchment.center.results.read import read_results
 
-    project = Project.load(folder)
+    project = _project_answering(folder, query, sink)
     with asking_about(project, query):
         newest = newest_first(read_results(project.state_folder, query)).slice(0, limit)
     return {"query": query, "rows": newest.to_pylist()}
 
 
-def show_windows(folder: Path, query: str, limit: int = 20) -> Answer:
+def show_windows(folder: Path, query: str, limit: int = 20, sink: str | None = None) -> Answer:
     """Return the newest windows of a view: status, coverage, revision, and what is missing."""
     from catchment.center.results.read import newest_windows, read_windows
 
-    project = Project.load(folder)
+    project = _project_answering(folder, query, sink)
     with asking_about(project, query):
         log = newest_windows(read_windows(project.state_folder, query))
     newest = log.sort_by([("window_start", "descending")]).slice(0, limit)
     return {"query": query, "windows": newest.drop_columns(["entry", "step", "rows_changed"]).to_pylist()}
 
 
-def show_revisions(folder: Path, query: str, window: str | None = None, limit: int = 50) -> Answer:
+def show_revisions(
+    folder: Path, query: str, window: str | None = None, limit: int = 50, sink: str | None = None
+) -> Answer:
     """Return every published revision of a view's windows, and why each was made."""
     import pyarrow.compute as pc
 
     from catchment.center.results.read import read_windows
 
-    project = Project.load(folder)
+    project = _project_answering(folder, query, sink)
     with asking_about(project, query):
         log = read_windows(project.state_folder, query)
     if window is not None:
@@ -190,22 +211,38 @@ def show_audit(folder: Path, limit: int = 50) -> Answer:
     return {"changes": entries[-limit:]}
 
 
-def explain(folder: Path, query: str | None = None, analyze: bool = False) -> Answer:
-    """Return what runs at each site, what crosses each link and what the center does."""
+def explain(folder: Path, query: str | None = None, analyze: bool = False, sink: str | None = None) -> Answer:
+    """Return what runs at each site, what crosses each link and what the center or another sink does."""
     from catchment.deploy.deployment import Deployment
     from catchment.query.catalog import load_catalog
     from catchment.serve.explanation import explain_deployment
 
-    deployment = Deployment.plan(load_catalog(Project.load(folder)))
-    views = [deployment.deployed.query_name(deployment.catalog.view(query).name)] if query else None
-    return explain_deployment(deployment, views, analyze=analyze)
+    part = explained_part(Deployment.plan(load_catalog(Project.load(folder))), query, sink)
+    views = [part.deployed.query_name(part.catalog.view(query).name)] if query else None
+    return explain_deployment(part, views, analyze=analyze)
 
 
-def sql(folder: Path, statement: str, memory_bytes: int = 2 * 10**9, time_s: float = 60.0) -> Answer:
+def explained_part(deployment: Deployment, query: str | None, sink: str | None) -> Deployment:
+    """Return the part of a deployment that is to be explained: that of a sink, or the one that answers a view."""
+    if sink is not None:
+        return deployment if sink == deployment.project.center else deployment.part_at(sink)
+    if query is not None:
+        return deployment.of_view(query)
+    return next((part for part in deployment.parts if part.plans), deployment)
+
+
+def sql(
+    folder: Path,
+    statement: str,
+    memory_bytes: int = 2 * 10**9,
+    time_s: float = 60.0,
+    sink: str | None = None,
+) -> Answer:
     """Return the rows of a SELECT over published results."""
     from catchment.center.results.sql import SqlLimits, query_results
 
-    found = query_results(Project.load(folder).state_folder, statement, SqlLimits(memory_bytes, time_s))
+    state = Project.load(folder).answering_at(sink).state_folder
+    found = query_results(state, statement, SqlLimits(memory_bytes, time_s))
     return {"rows": found.to_pylist()}
 
 

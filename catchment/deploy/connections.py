@@ -54,6 +54,7 @@ class Connections:
     way_rules: WayRules = field(default_factory=WayRules)  # when senders leave a way for another
     addresses: dict[str, str] = field(default_factory=dict)  # where servers of this process listen, by site
     forwarders: dict[str, Forwarder] = field(default_factory=dict, init=False)  # of the servers that were made
+    sink_inboxes: dict[str, dict[str, Inbox]] = field(default_factory=dict, init=False)  # by site, then by sink
     _buckets: dict[LinkName, LinkBucket] = field(default_factory=dict, init=False)
 
     def make_server(self, site: str, inbox: Inbox) -> InboxServer:
@@ -66,6 +67,15 @@ class Connections:
         forwards = site in self.ways.forwarders and self._can_seal(self._files(site))
         return self._make_server(site, NoInbox(site)) if forwards else None
 
+    def take_for_sink(self, site: str, sink: str, inbox: Inbox) -> None:
+        """Let the server of a site give to an inbox what goes to a sink beside the center."""
+        inbox.functions = self.functions
+        self.sink_inboxes.setdefault(site, {})[sink] = inbox
+
+    def make_sink_server(self, site: str) -> InboxServer:
+        """Return a server at a site where something lands for other sinks than the center only."""
+        return self._make_server(site, NoInbox(site))
+
     def _make_server(self, site: str, receiver: Receiver) -> InboxServer:
         files = self._files(site)
         return InboxServer(
@@ -77,12 +87,15 @@ class Connections:
             services=self.services if site == self.project.center else (),
             forwarder=self._make_forwarder(site),
             record_inboxes=self.record_inboxes,
+            sink_inboxes=self.sink_inboxes.setdefault(site, {}),
         )
 
     def make_sender(
-        self, link: Link, site: str, address: str, outbox: Outbox, *, carries_records: bool = False
+        self, link: Link, site: str, address: str, outbox: Outbox, *, carries_records: bool = False, sink: str = ""
     ) -> Sender:
         """Return the sender of a site's outbox to an address, with the declared bandwidth and latency of the link.
+
+        What is for another sink than the center goes over the direct link only.
 
         Records go in the order in which they were read: after an outage the oldest first, unlike partials.
         """
@@ -93,7 +106,7 @@ class Connections:
 
         def open_uplink() -> Uplink:  # the files are read for every connection: they may have been replaced
             token = self._read_token(files, site)
-            return self.wrap_uplink(GrpcUplink(address, token, tls, carries_records=carries_records))
+            return self.wrap_uplink(GrpcUplink(address, token, tls, carries_records=carries_records, sink=sink))
 
         on_acked = None if self.observer is None else partial(self.observer.note_acked, site)
         return Sender(
@@ -105,7 +118,7 @@ class Connections:
             limits=RECORD_LIMITS if carries_records else DEFAULT_LIMITS,
             on_acked=on_acked,
             functions=self.functions,
-            around=[] if carries_records else self._lines_around(site, outbox.destination),
+            around=[] if carries_records or sink else self._lines_around(site, outbox.destination),
             rules=self.way_rules,
         )
 

@@ -5,8 +5,8 @@ Every mistake in the project folder is found here, before anything starts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from catchment.optimizer.sharing.share import BytesOf
 from catchment.optimizer.sharing.statistics import fill_with_guesses, load_statistics
 from catchment.progress.deferred import can_defer_by
 from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
+from catchment.project.options import did_you_mean
 from catchment.project.routes import Routes
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.own_functions import check_names
@@ -56,13 +57,18 @@ from catchment.site.policies.registry import policy_by_name
 
 @dataclass(frozen=True)
 class Deployment:
-    """A project with all its views planned, and what they share."""
+    """A project with all its views planned, and what they share.
+
+    It is that of the center, and has in `sinks` those of other sites at which views are answered (`sink = 'tokyo'`):
+    each is a deployment of its own, whose center is that site. Sites read their streams for all of them at once.
+    """
 
     project: Project
     catalog: Catalog
     plans: tuple[QueryPlan, ...]
     deployed: Deployed
-    declared: Catalog  # the catalog without the submitted views
+    declared: Catalog  # the catalog without the submitted views; of the center's, that of the whole project
+    sinks: Mapping[str, Deployment] = field(default_factory=dict)
 
     @classmethod
     def load(cls, folder: Path) -> Deployment:
@@ -73,23 +79,58 @@ class Deployment:
     def plan(cls, declared: Catalog, deployed: Deployed | None = None) -> Deployment:
         """Plan every view of a catalog; continue from what is deployed in the project's state folder."""
         known = deployed or DeploymentStore(declared.project.state_folder).read()
-        catalog = current_catalog(declared, known)
-        if not catalog.views and known is None:
+        if not declared.views and known is None:
             raise QueryError(
                 "no materialized view is declared",
-                where=str(catalog.project.folder / QUERIES_FOLDER),
+                where=str(declared.project.folder / QUERIES_FOLDER),
                 hint="add queries/NAME.sql with CREATE MATERIALIZED VIEW ... AS SELECT ...",
             )
+        main = cls._plan_at(declared.at_sink(declared.project.center), known)
+        named = dict.fromkeys((*declared.sink_sites, *(() if known is None else known.sinks)))
+        others = {
+            sink: cls._plan_at(declared.at_sink(sink), None if known is None else main.deployed.at_sink(sink))
+            for sink in named
+        }
+        _check_sinks(declared, (main, *others.values()))
+        return replace(main, declared=declared)._with_sinks(others)
+
+    @classmethod
+    def _plan_at(cls, declared: Catalog, known: Deployed | None) -> Deployment:
+        """Plan the views that are answered at one site."""
+        catalog = current_catalog(declared, known).with_own_sinks()
+        _check_answerable(catalog, catalog.views.values())
         names = {view: view if known is None else known.query_name(view) for view in catalog.views}
         views = [planned(view, catalog, names[name]) for name, view in catalog.views.items()]
         plans = tuple(view.plan for view in views)
         for plan in plans:
             check_plan(plan, catalog)
-        for sink in catalog.sinks.values():
-            if not isinstance(declared.find(sink.view), View):
-                catalog.view(sink.view, sink.where)
         queries = [query for view in views for query in view.queries]
         return cls(catalog.project, catalog, plans, _share(catalog, queries, known), declared)
+
+    def _with_sinks(self, sinks: Mapping[str, Deployment]) -> Deployment:
+        """Return the deployment of the center with these of other sites."""
+        deployed = self.deployed.with_sinks({sink: part.deployed for sink, part in sinks.items()})
+        return replace(self, deployed=deployed, sinks=sinks)
+
+    @property
+    def parts(self) -> tuple[Deployment, ...]:
+        """What is answered at each site, the center first."""
+        return (self, *self.sinks.values())
+
+    def part_at(self, sink: str) -> Deployment:
+        """Return what is answered at a sink: at the center, if none is named."""
+        if sink and sink not in self.sinks:
+            raise ConfigError(
+                f"nothing is answered at {sink!r}",
+                where=str(self.project.folder / PROJECT_FILE),
+                hint=did_you_mean(sink, self.sinks),
+            )
+        return self.sinks[sink] if sink else self
+
+    def of_view(self, name: str) -> Deployment:
+        """Return the part that answers a view, or a definition of it: the center's, if several do or none does."""
+        found = (part for part in self.parts if any(name in (plan.view, plan.name) for plan in part.plans))
+        return next(found, self)
 
     def streams_at(self, site: str) -> tuple[Stream, ...]:
         """Return the streams that are born at a site and read by some view, as they are read by what evaluates them."""
@@ -98,15 +139,16 @@ class Deployment:
 
     def declared_at(self, site: str) -> tuple[Stream, ...]:
         """Return the streams that are born at a site and read there by some view, as they are declared."""
-        read = {p.scan.stream for p in self.sides if site in p.scan.sites}
+        read = {p.scan.stream for part in self.parts for p in part.sides if site in p.scan.sites}
         return tuple(stream for stream in self.catalog.streams.values() if stream.name in read)
 
     def fragments_at(self, site: str) -> tuple[FragmentPlan, ...]:
-        """Return the fragments that run at a site, with their policies."""
-        return tuple(plan for plan, sites in self.fragment_plans() if site in sites)
+        """Return the fragments that run at a site, with their policies, whichever site they are sent to."""
+        every = (found for part in self.parts for found in part.fragment_plans())
+        return tuple(plan for plan, sites in every if site in sites)
 
     def fragment_plans(self) -> Iterator[tuple[FragmentPlan, tuple[str, ...]]]:
-        """Yield every fragment that runs, with the sites where it runs."""
+        """Yield every fragment that runs for this part, with the sites where it runs."""
         deployed = self.deployed
         for name, demand in deployed.sharing.fragments.items():
             watches = self._watches(name)
@@ -122,6 +164,7 @@ class Deployment:
                 deployed.starts.get(name),
                 goes_by_stream=0 < len(watches) < len(self._fed_by(name)),
                 ends=deployed.handovers.get(name, ()),
+                sink=self.project.sink,
             )
             yield plan, demand.source.sites
 
@@ -161,7 +204,8 @@ class Deployment:
     def _read_functions(self) -> ProjectFunctions:
         """Return the functions of the project as they are now: some may be new, none in use may have other code."""
         functions = check_names(load_functions(self.project))
-        used = frozenset[str]().union(*(functions_in(plan.to_text()) for plan in self.plans))
+        plans = [plan for part in self.parts for plan in part.plans]
+        used = frozenset[str]().union(*(functions_in(plan.to_text()) for plan in plans))
         changed = sorted(used - {f.installed_name for f in functions.by_name.values()})
         if changed:
             raise ConfigError(
@@ -178,15 +222,47 @@ class Deployment:
     def add(self, views: Sequence[View], bytes_of: BytesOf | None = None) -> Deployment:
         """Return the deployment with more views, which were submitted; those that replace others end them.
 
-        With `bytes_of`, what is known of the bytes that fragments send, those that run are widened where that pays.
+        With `bytes_of`, what is known of the bytes that fragments send to the center, those that run are widened where
+        that pays.
         """
+        for view in views:
+            self.catalog.check_sinks(view)
+            self._refuse_taken(view)
+        anywhere = {name.lower() for part in self.parts for name in part.catalog.views}
+        anywhere |= {view.name.lower() for view in views}
+        made = self._add_here(views, anywhere, bytes_of)
+        named = dict.fromkeys((*self.sinks, *(s for view in views for s in self.catalog.sinks_of(view))))
+        others = {}
+        for sink in (name for name in named if name != self.project.center):
+            part = self.sinks.get(sink) or self._plan_at(self.declared.at_sink(sink), made.deployed.at_sink(sink))
+            others[sink] = part._add_here(views, anywhere)
+        changed = made._with_sinks(others)
+        _check_sinks(self.declared, changed.parts)
+        return changed
+
+    def _add_here(
+        self, views: Sequence[View], elsewhere: Collection[str], bytes_of: BytesOf | None = None
+    ) -> Deployment:
+        """Return what is answered at one site with those of these views that are to be, without what they replace.
+
+        `elsewhere` are the names, in lower case, of all views that are answered anywhere.
+        """
+        here = self.project.center
+        by_default = () if self.project.sink else (here,)
+        wanted = [view for view in views if here in (view.options.sink or by_default)]
         ended = [view.name for view in views if view.replaces and view.name in self.catalog.views]
-        catalog = self.catalog.add(*(DropView(name) for name in ended), *views)
+        if not wanted and not ended:
+            return self
+        known = replace(self.catalog, views={**self.catalog.views, **{view.name: view for view in wanted}})
+        for view in wanted:
+            _refuse_read_elsewhere(view, known, elsewhere)
+        catalog = self.catalog.add(*(DropView(name) for name in ended), *wanted)
+        _check_answerable(catalog, wanted)
         deployed = self.deployed
         for name in ended:
             deployed = deployed.drop(deployed.query_name(name))
         plans = [plan for plan in self.plans if plan.view not in ended]
-        for view in views:
+        for view in wanted:
             plan = plan_view(view, catalog).renamed(deployed.next_name(view.name))
             check_plan(plan, catalog)
             plans.append(plan)
@@ -196,7 +272,27 @@ class Deployment:
             if not plan.sides:  # it reads another view, and nothing is sent for it
                 deployed = deployed.add_composed(plan.name, sql)
         check_contracts(self.project, deployed.lasting, load_statistics(self.project, catalog))
-        return Deployment(self.project, catalog, tuple(plans), deployed, self.declared)
+        return replace(self, catalog=catalog, plans=tuple(plans), deployed=deployed)
+
+    def _refuse_taken(self, view: View) -> None:
+        """Refuse a view whose name another one has that is answered elsewhere, unless it replaces that."""
+        for part in self.parts:
+            known = next((v for name, v in part.catalog.views.items() if name.lower() == view.name.lower()), None)
+            if known is not None and not view.replaces:
+                raise QueryError(
+                    f"the name {view.name!r} is already taken by a view",
+                    where=view.where,
+                    hint=f"it was declared at {known.where}; choose another name",
+                )
+
+    def drop(self, name: str) -> Deployment:
+        """Return the deployment without a view, wherever it is answered."""
+        parts = [part._drop_here(name) for part in self.parts]
+        return parts[0]._with_sinks({part.project.sink: part for part in parts[1:]})
+
+    def _drop_here(self, name: str) -> Deployment:
+        found = next((plan.name for plan in self.plans if name in (plan.view, plan.name)), None)
+        return self if found is None else replace(self, deployed=self.deployed.drop(found))
 
     @cached_property
     def routes(self) -> Routes:
@@ -302,6 +398,43 @@ class Deployment:
             return None
         stream = self.catalog.streams[plan.fragment.stream]
         return find_source_key(plan, stream.source)
+
+
+def _check_sinks(declared: Catalog, parts: Sequence[Deployment]) -> None:
+    """Refuse what is delivered to another system, if no view of that name is answered anywhere."""
+    views = {view.name.lower(): view for part in parts for view in part.catalog.views.values()}
+    for sink in declared.sinks.values():
+        if not isinstance(declared.find(sink.view), View) and sink.view.lower() not in views:
+            declared.view(sink.view, sink.where)
+
+
+def _refuse_read_elsewhere(view: View, catalog: Catalog, elsewhere: Collection[str]) -> None:
+    """Refuse a view that reads another one which is answered elsewhere only."""
+    here = catalog.project.center
+    for name in view.reads:
+        if catalog.find(name) is None and name.lower() in elsewhere:
+            raise QueryError(
+                f"view {view.name!r} is to be answered at {here!r}, and {name!r}, which it reads, is not",
+                where=view.where,
+                hint=f"let both be answered there: name {here!r} in the option sink of {name!r}",
+            )
+
+
+def _check_answerable(catalog: Catalog, views: Iterable[View]) -> None:
+    """Refuse views that are to be answered where what they read is not, or does not come by any route."""
+    here = catalog.project.center
+    routes = Routes.of(catalog.project)
+    for view in views:
+        _refuse_read_elsewhere(view, catalog, {name.lower() for name in view.reads})
+        read = {name: catalog.find(name) for name in view.reads}
+        born = {site for stream in read.values() if isinstance(stream, Stream) for site in stream.sites or ()}
+        for site in sorted(born & set(view.options.sites or born)):
+            if not routes.reaches(site):
+                raise QueryError(
+                    f"view {view.name!r} is to be answered at {here!r}, to which {site!r} has no link",
+                    where=view.where,
+                    hint=f'add to catchment.toml [[links]] from = "{site}", to = "{here}", or links through others',
+                )
 
 
 def _share(catalog: Catalog, queries: Sequence[SharedQuery], known: Deployed | None) -> Deployed:

@@ -32,10 +32,9 @@ def heal(folder: Path, name: str) -> Answer:
     """Let a site, a relay or the center come back with whatever state it has; compute again what was merged of it."""
     deployment = Deployment.load(folder)
     refuse_light(deployment.project, name)
-    is_center = name == deployment.project.center
     healed = _who_is_healed(deployment, name)
     streams = sorted({stream.name for site in healed for stream in deployment.streams_at(site)})
-    told = {} if is_center else (read_status(deployment.project.state_folder / "center") or {}).get("queries", {})
+    told = {part.project.sink: _told(part, name) for part in deployment.parts}
     declared = load_catalog(deployment.project)
     views: list[str] = []
 
@@ -46,13 +45,25 @@ def heal(folder: Path, name: str) -> Answer:
             deployed = deployed.drop(repair)
         if now is None:
             deployed = _beyond_all_before(deployed, healed)
-        renewed = deployed.renew(streams, healed, _starts(deployed, told))
-        views[:] = _renewed_views(deployed, renewed)
-        _refuse_without_history(planned, renewed)
-        return Deployment.plan(declared, renewed.with_orders(deployed.orders.heal(healed))).deployed
+        renewed = deployed.renew(streams, healed, _starts(deployed, told[""]))
+        sinks = {s: d.renew(streams, healed, _starts(d, told.get(s, {}))) for s, d in deployed.sinks.items()}
+        changed = [(deployed, renewed), *((deployed.sinks[sink], made) for sink, made in sinks.items())]
+        views[:] = sorted({view for before, after in changed for view in _renewed_views(before, after)})
+        for _, after in changed:
+            _refuse_without_history(planned, after)
+        whole = renewed.with_sinks(sinks).with_orders(deployed.orders.heal(healed))
+        return Deployment.plan(declared, whole).deployed
 
     made = DeploymentStore(deployment.project.state_folder).change(make)
     return {"version": made.version, "healed": list(healed), "views": views}
+
+
+def _told(part: Deployment, healed: str) -> Mapping[str, Any]:
+    """Return what was last said of the queries that are answered at a site; nothing if that one is healed itself."""
+    if healed == part.project.center:
+        return {}
+    told: Mapping[str, Any] = (read_status(part.project.state_folder / "center") or {}).get("queries", {})
+    return told
 
 
 def refuse_light(project: Project, name: str) -> None:
@@ -80,9 +91,9 @@ def _renewed_views(before: Deployed, after: Deployed) -> list[str]:
 
 
 def _who_is_healed(deployment: Deployment, name: str) -> tuple[str, ...]:
-    """Return a site, or a relay with all that send through it; for the center, everybody."""
-    known = {*deployment.sites, *deployment.routes.relays}
-    if name == deployment.project.center:
+    """Return a site, or a relay with all that send through it; for the center or another sink, everybody."""
+    known = {*deployment.sites, *(relay for part in deployment.parts for relay in part.routes.relays)}
+    if name == deployment.project.center or name in deployment.sinks:
         return tuple(sorted(known))
     if name not in known:
         raise ConfigError(
@@ -90,7 +101,8 @@ def _who_is_healed(deployment: Deployment, name: str) -> tuple[str, ...]:
             where=str(deployment.project.folder),
             hint=did_you_mean(name, known),
         )
-    return tuple(sorted(known & set(deployment.routes.upstream(name))))
+    upstream = {site for part in deployment.parts for site in part.routes.upstream(name)}
+    return tuple(sorted(known & upstream))
 
 
 def _starts(deployed: Deployed, told: Mapping[str, Any]) -> dict[str, ViewStart | None]:

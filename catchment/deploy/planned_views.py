@@ -45,12 +45,12 @@ class PlannedView:
         return catalog is self.catalog or replace(catalog, views=views, sinks=sinks) == self.catalog
 
 
-_known: dict[tuple[str, str], PlannedView] = {}  # by the names of the query and of its view
+_known: dict[tuple[str, str, str], PlannedView] = {}  # by the names of the query, of its view and of its sink
 
 
 def planned(view: View, catalog: Catalog, name: str) -> PlannedView:
     """Return a view as it is planned, under the name of its query."""
-    key = name, view.name
+    key = name, view.name, catalog.project.sink
     found = _known.get(key)
     if found is None or not found.holds_for(view, catalog):
         found = PlannedView.make(view, catalog, name)

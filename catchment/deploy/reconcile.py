@@ -43,7 +43,15 @@ def site_changes(
             past = None if begin_us is None else _past(begin_us, newest_us, batches, plan.until_us)
             from_us = START_OF_TIME_US if begin_us is None or not plan.ends else begin_us
             yield FragmentAdded(
-                plan.fragment, plan.policy, plan.weight, begin_us, plan.slacks, past, plan.goes_by_stream, from_us
+                plan.fragment,
+                plan.policy,
+                plan.weight,
+                begin_us,
+                plan.slacks,
+                past,
+                plan.goes_by_stream,
+                from_us,
+                plan.sink,
             )
         if plan.until_us is not None and (running is None or running.until_us > plan.until_us):
             yield FragmentBounded(name, plan.until_us)

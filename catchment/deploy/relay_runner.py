@@ -18,6 +18,7 @@ from catchment.deploy.deployment import Deployment
 from catchment.deploy.forwarding import ForwardServers
 from catchment.deploy.relays import Relays
 from catchment.deploy.role_files import open_state_folder
+from catchment.deploy.sink_relays import SinkRelays
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import EngineError
 from catchment.project.config import Project
@@ -77,6 +78,7 @@ class RelayRunner:
         functions = self.deployment.catalog.functions.summary
         self.connections = Connections(self.project, self.clock, self.wrap_uplink, self._traces, functions)
         self.forwarding = ForwardServers(self.connections)
+        self.sinks = SinkRelays(self.connections, self.clock, lambda: self.sites, self._address)
         self.relays = Relays(
             self.deployment,
             [relay for relay in self.deployment.routes.relays if relay in self.sites],
@@ -96,6 +98,8 @@ class RelayRunner:
         self.connections.addresses.update(self.relays.addresses())
         self._closing.callback(self.forwarding.close)
         self.forwarding.start(site for site in self.sites if site not in self.connections.addresses)
+        self._closing.callback(self.sinks.close)
+        self.sinks.follow(self.deployment)
 
     def run(self, report: Report | None = None, seconds: float | None = None) -> None:
         """Tick until every site has ended and all is sent on, or `stop` is called, or the time is over."""
@@ -124,15 +128,18 @@ class RelayRunner:
     @property
     def finished(self) -> bool:
         """Return whether all that will ever come was sent on; a site that forwards does so until it is stopped."""
-        return not self.forwarding.running and self.relays.is_finished(once=False)
+        is_sent = self.relays.is_finished(once=False) and self.sinks.is_finished(once=False)
+        return not self.forwarding.running and is_sent
 
     def status(self) -> Mapping[str, Any]:
         """Return the state of every role in this process."""
-        return {"sites": {}, "relays": self.relays.status(), "center": None, "sources": {}}
+        told = {"relays": self.relays.status(), "sinks": self.sinks.status()}
+        return {"sites": {}, "center": None, "sources": {}, **told}
 
     def write_status(self, stopped: bool = False) -> None:
         """Write the status of every role into its folder."""
         self.relays.write_status(self.relays.status(), stopped)
+        self.sinks.write_status(stopped)
         for site in self.forwarding.running:
             self.forwarding.write_status(site, stopped)
 
@@ -141,16 +148,22 @@ class RelayRunner:
         if found is not None:
             self.deployment = found
             self.relays.follow(found)
+            self.sinks.follow(found)
             if self._traces is not None:
                 self._traces.follow(found)
-        end_former_lives((r.outbox for r in self.relays.running.values()), self.deployment.deployed.orders)
+        outboxes = (*(relay.outbox for relay in self.relays.running.values()), *self.sinks.outboxes())
+        end_former_lives(outboxes, self.deployment.deployed.orders)
         self.relays.tick()
+        self.sinks.tick()
 
     def _make_sender(self, site: str, outbox: Outbox) -> Sender:
         link = outgoing_link(self.project, site)
-        here = self.relays.address(link.destination)
-        address = here or inbox_address(self.project, link.destination)
-        return self.connections.make_sender(link, site, address, outbox)
+        return self.connections.make_sender(link, site, self._address(link.destination), outbox)
+
+    def _address(self, to: str) -> str:
+        """Return where the server of a site is: here, or at its declared address."""
+        here = self.relays.address(to) or self.connections.addresses.get(to)
+        return here or inbox_address(self.project, to)
 
 
 def open_window_traces(deployment: Deployment, clock: Clock, closing: ExitStack) -> WindowTraces | None:

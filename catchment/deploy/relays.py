@@ -31,7 +31,7 @@ class Relays:
     names: Sequence[str]
     clock: Clock
     make_sender: Callable[[str, Outbox], Sender]
-    make_server: Callable[[str, Inbox], InboxServer]
+    make_server: Callable[[str, Inbox], InboxServer | None]  # None: one that runs already takes what lands
     observer: WindowObserver | None = None
     forwarded: Callable[[str], Mapping[str, Any]] = lambda name: {}  # what a site has forwarded for others
     running: dict[str, RelayPipeline] = field(default_factory=dict, init=False)
@@ -58,9 +58,10 @@ class Relays:
             relay.carry(tuple(carried_by(self.deployment, name)), self.deployment.deferrable)
             relay.start()
             server = self.make_server(name, relay.inbox)
-            self._servers[name] = server
-            server.start()
-            self._closing.callback(server.close)
+            if server is not None:
+                self._servers[name] = server
+                server.start()
+                self._closing.callback(server.close)
 
     def address(self, name: str) -> str | None:
         """Return where a relay of this process listens; None if it does not run here."""

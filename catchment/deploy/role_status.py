@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from catchment.deploy.role_files import REPORTED_AT, STOPPED, read_status
-from catchment.project.config import Project
+from catchment.project.config import SINKS_FOLDER, Project
 from catchment.timeline import SECOND_US
 
 SILENT_AFTER_US = 10 * SECOND_US  # a role writes its status several times a second
@@ -79,11 +80,13 @@ class ProjectStatus:
     sites: Mapping[str, RoleStatus]
     relays: Mapping[str, RoleStatus]
     center: RoleStatus
+    sinks: Mapping[str, ProjectStatus] = field(default_factory=dict)  # what runs for other sinks than the center
 
     @property
     def has_run(self) -> bool:
         """Whether any role has run here."""
-        return any(role.told for role in (*self.sites.values(), *self.relays.values(), self.center))
+        roles = (*self.sites.values(), *self.relays.values(), self.center)
+        return any(role.told for role in roles) or any(part.has_run for part in self.sinks.values())
 
     def to_json(self, now_us: int) -> dict[str, Any]:
         """Return it for `show status`."""
@@ -91,6 +94,7 @@ class ProjectStatus:
             "sites": {name: role.to_json(now_us) for name, role in self.sites.items()},
             "relays": {name: role.to_json(now_us) for name, role in self.relays.items()},
             "center": self.center.to_json(now_us) if self.center.told else None,
+            "sinks": {name: part.to_json(now_us) for name, part in self.sinks.items()},
         }
 
 
@@ -102,8 +106,20 @@ def read_project_status(project: Project) -> ProjectStatus:
     ran = (path.parent.name for path in sorted(state.glob("sites/*/status.json")))
     names = dict.fromkeys((*(s for s in project.sites if s in heard or s in project.edge_sites), *ran))
     sites = {n: RoleStatus.of(n, read_status(project.site_folder(n)), heard.get(n)) for n in names}
-    relays = {
+    relays = _read_relays(state)
+    kept = sorted(path.name for path in (state / SINKS_FOLDER).glob("*"))
+    sinks = {name: _read_sink_status(project.at_sink(name, {})) for name in kept if name in project.sites}
+    return ProjectStatus(sites, relays, center, sinks)
+
+
+def _read_sink_status(part: Project) -> ProjectStatus:
+    """Read the status of what runs for a sink beside the center; sites say theirs once, for the whole."""
+    center = RoleStatus.of(part.sink, read_status(part.state_folder / "center"))
+    return ProjectStatus({}, _read_relays(part.state_folder), center)
+
+
+def _read_relays(state: Path) -> dict[str, RoleStatus]:
+    return {
         path.parent.name: RoleStatus.of(path.parent.name, read_status(path.parent))
         for path in sorted(state.glob("relays/*/status.json"))
     }
-    return ProjectStatus(sites, relays, center)

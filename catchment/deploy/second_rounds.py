@@ -55,6 +55,8 @@ def round_rules(deployment: Deployment) -> dict[str, RoundRule]:
 
 def _why_refused(plan: QueryPlan, deployment: Deployment) -> str | None:
     """Return why the estimates of a view stay what they are; None if they are made exact."""
+    if deployment.project.sink:
+        return "second rounds are made at the center only"
     reason = why_not_narrowed(plan)
     if reason is not None:
         return reason

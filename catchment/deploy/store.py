@@ -22,6 +22,7 @@ from filelock import FileLock
 from catchment.center.results.names import write_names
 from catchment.errors import ConfigError
 from catchment.optimizer.sharing.deployed import Deployed
+from catchment.project.config import SINKS_FOLDER
 from catchment.project.joined_site import DECLARED, DEPLOYMENT_FILE
 from catchment.storage.codec import decode, encode
 from catchment.storage.files import make_folder, read_record, write_record
@@ -35,6 +36,15 @@ MAX_DECODED = 4  # records that are remembered as they were decoded
 def _decode(document: bytes) -> Deployed:
     deployed: Deployed = decode(document)
     return deployed
+
+
+def write_all_names(state_folder: Path, deployed: Deployed) -> None:
+    """Write down for readers, at the center and at every other sink, which definitions of views are the newest."""
+    write_names(state_folder, {view: deployed.query_name(view) for view in deployed.definitions})
+    for sink, part in deployed.sinks.items():
+        if part.definitions:
+            make_folder(state_folder / SINKS_FOLDER / sink)
+            write_all_names(state_folder / SINKS_FOLDER / sink, part)
 
 
 class DeploymentStore:
@@ -69,7 +79,7 @@ class DeploymentStore:
                 self._refuse_at_joined_site()
                 document = base64.b64encode(encode(made)).decode()
                 write_record(self.folder / FILE, {"version": made.version, "deployed": document})
-                write_names(self.folder, {view: made.query_name(view) for view in made.definitions})
+                write_all_names(self.folder, made)
             return made
 
     def install(self, version: int, document: bytes, declared: Mapping[str, Any]) -> None:

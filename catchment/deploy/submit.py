@@ -70,23 +70,34 @@ def _deploy(project: Project, views: Sequence[View], dry_run: bool) -> Mapping[s
 
 def _describe_change(before: Deployment, after: Deployment, views: Sequence[str]) -> Mapping[str, Any]:
     """Return what a submission changes: fragments that begin and end, and how plans of replaced views differ."""
+    changes = [_describe_part(before, part, views) for part in after.parts]
+    joined = {name: [entry for change in changes for entry in change[name]] for name in ("queries", "replaced")}
+    return {"version": after.deployed.version, **joined, "ended_fragments": _ended_fragments(before, after)}
+
+
+def _describe_part(before: Deployment, after: Deployment, views: Sequence[str]) -> Mapping[str, Any]:
+    """Return what a submission changes at one site at which views are answered."""
     made = after.deployed
-    old = {plan.view: plan for plan in before.plans}
+    was = before.sinks.get(after.project.sink) if after.project.sink else before
+    old = {} if was is None else {plan.view: plan for plan in was.plans}
     new = {plan.view: plan for plan in after.plans}
-    ended = [f for f in before.deployed.sharing.fragments if f not in made.sharing.fragments]
+    here = [view for view in views if view in new]
+    sink = {"sink": after.project.sink} if after.project.sink else {}
     replaced = [
         {"query": new[view].name, "replaces": old[view].name, "difference": _plan_difference(old[view], new[view])}
-        for view in views
+        for view in here
         if view in old
     ]
-    parts = [part for view in views for part in made.parts(made.query_name(view))]
-    composed = [{"query": new[view].name, "reads": new[view].lower} for view in views if not new[view].sides]
-    return {
-        "version": made.version,
-        "queries": [*(_describe_query(made, part) for part in parts), *composed],
-        "replaced": replaced,
-        "ended_fragments": ended,
-    }
+    parts = [part for view in here for part in made.parts(made.query_name(view))]
+    composed = [{"query": new[view].name, "reads": new[view].lower} for view in here if not new[view].sides]
+    queries = [*(_describe_query(made, part) for part in parts), *composed]
+    return {"queries": [{**query, **sink} for query in queries], "replaced": replaced}
+
+
+def _ended_fragments(before: Deployment, after: Deployment) -> list[str]:
+    """Return the fragments that run before a change, for the center or another sink, and not after it."""
+    left = {name for part in after.parts for name in part.deployed.sharing.fragments}
+    return [name for part in before.parts for name in part.deployed.sharing.fragments if name not in left]
 
 
 def _plan_difference(old: QueryPlan, new: QueryPlan) -> list[str]:
@@ -102,14 +113,14 @@ def drop(project: Project, name: str) -> Mapping[str, Any]:
 
     def make(now: Deployed | None) -> Deployed:
         deployment = Deployment.plan(declared, now)
-        deployed = deployment.deployed
         definition = find_definition(deployment, name)
         if definition is None:
-            raise QueryError(f"there is no query {name!r}", hint=did_you_mean(name, deployment.catalog.views))
+            views = [view for part in deployment.parts for view in part.catalog.views]
+            raise QueryError(f"there is no query {name!r}", hint=did_you_mean(name, views))
         _refuse_read(deployment, view_of(definition))
-        made = deployed.drop(definition)
-        ended.extend(f for f in deployed.sharing.fragments if f not in made.sharing.fragments)
-        return made
+        without = deployment.drop(view_of(definition))
+        ended.extend(_ended_fragments(deployment, without))
+        return without.deployed
 
     made = DeploymentStore(project.state_folder).change(make)
     return {"version": made.version, "dropped": name, "ended_fragments": ended}
@@ -117,7 +128,8 @@ def drop(project: Project, name: str) -> Mapping[str, Any]:
 
 def _refuse_read(deployment: Deployment, view: str) -> None:
     """Refuse to end a view that another one reads."""
-    for plan in (p for p in deployment.plans if p.slices is None and p.lower == view):
+    plans = (plan for part in deployment.parts for plan in part.plans)
+    for plan in (p for p in plans if p.slices is None and p.lower == view):
         raise QueryError(
             f"view {plan.view!r} reads the windows of {view!r}, which cannot end before it",
             hint=f"drop {plan.view!r} first, and submit it again afterwards",
@@ -126,7 +138,8 @@ def _refuse_read(deployment: Deployment, view: str) -> None:
 
 def find_definition(deployment: Deployment, name: str) -> str | None:
     """Return the definition that runs under a name: that of a view, or its own; None if there is none."""
-    return next((plan.name for plan in deployment.plans if name in (plan.view, plan.name)), None)
+    plans = (plan for part in deployment.parts for plan in part.plans)
+    return next((plan.name for plan in plans if name in (plan.view, plan.name)), None)
 
 
 def _views_of(statements: Sequence[Statement], where: str) -> list[View]:

@@ -29,7 +29,9 @@ def asking_about(project: Project, view: str) -> Iterator[None]:
 def _known_views(project: Project) -> list[str]:
     """Return the views that are declared or submitted, under the names that they are asked for by."""
     from catchment.deploy.deployment import Deployment
+    from catchment.project.config import Project
     from catchment.query.catalog import load_catalog
 
-    deployment = Deployment.plan(load_catalog(project))
-    return sorted({*deployment.catalog.views, *(plan.name for plan in deployment.plans)})
+    deployment = Deployment.plan(load_catalog(Project.load(project.folder)))
+    names = ({*part.catalog.views, *(plan.name for plan in part.plans)} for part in deployment.parts)
+    return sorted(set[str]().union(*names))

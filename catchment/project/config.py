@@ -25,6 +25,7 @@ from catchment.project.toml_file import TomlFile
 PROJECT_FILE = "catchment.toml"
 QUERIES_FOLDER = "queries"
 FUNCTIONS_FILE = "functions.py"
+SINKS_FOLDER = "sinks"  # in the state folder: a folder for each site beside the center at which views are answered
 TABLES = ("project", "sites", "links", "spark", "security", "limits", "traces", "defaults")
 
 # Spark's own settings have any names: they are read as one table.
@@ -59,6 +60,7 @@ class Project:
     defaults: Defaults = field(default_factory=Defaults)
     joined: JoinedSite | None = None  # of a site whose folder has site.toml
     statements: tuple[str, ...] = ()  # what the center of such a site has declared, in SQL
+    sink: str = ""  # the site whose part of the project this is (`at_sink`); empty: the center's
 
     def __post_init__(self) -> None:
         if self.center not in self.sites:
@@ -108,9 +110,36 @@ class Project:
         """Where everything durable is kept."""
         return self.folder / self.state
 
+    def at_sink(self, sink: str, evaluated_at: Mapping[str, str]) -> Project:
+        """Return the project as it is to a site beside the center at which views are answered: its center is there.
+
+        What it merges and publishes has a folder of its own. The records of light sites are evaluated where they are in
+        the whole project, which `evaluated_at` says.
+        """
+        if sink == self.center:
+            return self
+        sites = {
+            name: replace(site, evaluate_at=evaluated_at.get(name, site.evaluate_at)) if not site.compute else site
+            for name, site in self.sites.items()
+        }
+        return replace(self, center=sink, sink=sink, sites=sites, state=f"{self.state}/{SINKS_FOLDER}/{sink}")
+
+    def answering_at(self, sink: str | None) -> Project:
+        """Return the project as it is to a site whose answers are read; to the center, if none is named."""
+        if sink is None:
+            return self
+        if sink not in self.sites:
+            raise ConfigError(
+                f"there is no site {sink!r}",
+                where=str(self.folder / PROJECT_FILE),
+                hint=did_you_mean(sink, self.sites),
+            )
+        return self.at_sink(sink, {})
+
     def site_folder(self, site: str) -> Path:
-        """Return the folder of a site's durable state."""
-        return self.state_folder / "sites" / site
+        """Return the folder of a site's durable state, which is one whichever sinks it sends to."""
+        whole = self.state.removesuffix(f"/{SINKS_FOLDER}/{self.sink}") if self.sink else self.state
+        return self.folder / whole / "sites" / site
 
     def landing_folder(self, site: str, stream: str) -> Path:
         """Return the folder in which a site keeps the records of a stream that are sent to it, until it reads them."""

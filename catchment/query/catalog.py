@@ -84,6 +84,32 @@ class Catalog:
     def names(self) -> tuple[str, ...]:
         return (*self.streams, *self.tables, *self.views)
 
+    def sinks_of(self, view: View) -> tuple[str, ...]:
+        """Return the sites at which a view is answered, the one first that delivers to other systems."""
+        return view.options.sink or (self.project.center,)
+
+    def answering_site(self, view: View) -> str:
+        """Return where the answers of a view are made: of what runs, at the center that this catalog is of."""
+        return self.project.center if self.star else self.sinks_of(view)[0]
+
+    @property
+    def sink_sites(self) -> tuple[str, ...]:
+        """The sites beside the center at which some view is answered."""
+        named = dict.fromkeys(sink for view in self.views.values() for sink in self.sinks_of(view))
+        return tuple(sink for sink in named if sink != self.project.center)
+
+    def at_sink(self, sink: str) -> Catalog:
+        """Return what is declared as it is to one site at which views are answered, with those views."""
+        routes = Routes.of(self.project)
+        project = self.project.at_sink(sink, {light: routes.hops[light] for light in routes.light})
+        views = {name: view for name, view in self.views.items() if sink in self.sinks_of(view)}
+        return replace(self, project=project, views=views)
+
+    def with_own_sinks(self) -> Catalog:
+        """Return the catalog with those sinks whose views are delivered from here: where each is answered first."""
+        first = {v.name.lower() for v in self.views.values() if self.sinks_of(v)[0] == self.project.center}
+        return replace(self, sinks={name: sink for name, sink in self.sinks.items() if sink.view.lower() in first})
+
     def view(self, name: str, where: str | None = None) -> View:
         """Return the view of a name."""
         found = self.find(name)
@@ -105,7 +131,7 @@ class Catalog:
             return replace(self, tables={**self.tables, statement.name: statement})
         if isinstance(statement, DeclaredSink):
             return replace(self, sinks={**self.sinks, statement.name: statement})
-        self._check_sink(statement)
+        self.check_sinks(statement)
         return replace(self, views={**self.views, statement.name: statement})
 
     def _check_new(self, statement: Stream | Table | View | DeclaredSink) -> None:
@@ -198,18 +224,21 @@ class Catalog:
                     hint=f'add to catchment.toml, in [sites.{site}]: http = "0.0.0.0:8420"',
                 )
 
-    def _check_sink(self, view: View) -> None:
-        sink = view.options.sink
-        center = self.project.center
-        known = sink in self.project.sites
-        if sink is not None and sink != center and (self.star or not known):
-            raise QueryError(
-                f"view {view.name!r} wants its results at {'' if known else 'the undeclared '}site {sink!r}",
-                where=view.where,
-                hint=f"for now results are published at the center: sink = '{center}'"
-                if self.star
-                else did_you_mean(sink, self.project.sites),
-            )
+    def check_sinks(self, view: View) -> None:
+        """Refuse a view that is to be answered where that cannot be done."""
+        for sink in self.sinks_of(view):
+            if sink not in self.project.sites:
+                raise QueryError(
+                    f"view {view.name!r} wants its results at the undeclared site {sink!r}",
+                    where=view.where,
+                    hint=did_you_mean(sink, self.project.sites),
+                )
+            if self.star and self.project.is_light(sink):
+                raise QueryError(
+                    f"view {view.name!r} wants its results at {sink!r}, which has compute = false",
+                    where=view.where,
+                    hint="name a site that computes: it merges and answers",
+                )
 
     def _check_reads(self, view: View) -> None:
         for table in view.tables:

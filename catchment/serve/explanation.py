@@ -44,7 +44,9 @@ def explain_deployment(
     known = statistics or (predicted_statistics(deployment) if analyze else known_statistics(deployment))
     plans = [p for p in deployment.plans if views is None or p.name in views]
     evaluated = _evaluations(deployment)
-    answer = {
+    answer: dict[str, Any] = {
+        "at": deployment.project.center,
+        "sinks": list(deployment.sinks),
         "rates": list(explain_rates(deployment, known, analyze=analyze)),
         "sites": [_site(deployment, site, known, evaluated) for site in deployment.sites],
         "links": list(_links(deployment, known)),
@@ -119,7 +121,7 @@ def _ways(deployment: Deployment) -> Iterator[dict[str, Any]]:
     """Yield the ways of each end that has several: what they would give, and which is used since when and why."""
     project = deployment.project
     ways = Ways.of(project)
-    for origin in ways.routes.hops:
+    for origin in ways.routes.hops if not project.sink else ():  # to other sinks the direct link is the only way
         known = ways.from_end(origin)
         if len(known) > 1:
             folder = project.relay_folder(origin) if origin in ways.routes.relays else project.site_folder(origin)

@@ -20,6 +20,9 @@ def explanation_text(answer: Mapping[str, Any], width: int = WIDTH) -> str:
     blocks.append(list(_links(answer)))
     blocks.append(list(_ways(answer)))
     blocks.append(list(rate_lines(answer)))
+    blocks.append(
+        [f"views are answered at {sink} too: catchment explain --sink {sink}" for sink in answer.get("sinks", ())]
+    )
     return "\n\n".join("\n".join(_fold(line, width) for line in lines) for lines in blocks if lines)
 
 

@@ -44,7 +44,10 @@ from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSus
 from catchment.storage.codec import stored
 from catchment.wire.messages import MarkFact, Repaired, Shed, Updates
 
+MAX_ENDED = 1_000  # fragments that are gone of which it is remembered which sink they were sent to
+CENTER = ""  # stands for the center among the sinks that fragments are sent to
 _RELIEF_SHARE = 0.75  # a cache at its bound is emptied down to this share of it
+_UNMEASURED = LinkMeasured(None, 0, False)
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,8 @@ class CacheLimits:
             )
 
 
-# Version 2 has paused, version 3 files, version 4 stated.
-@stored(version=4, migrations={1: dict, 2: dict, 3: dict})
+# Version 2 has paused, version 3 files, version 4 stated, version 5 links and ended.
+@stored(version=5, migrations={1: dict, 2: dict, 3: dict, 4: dict})
 @dataclass
 class SiteState:
     """Everything that a site core knows."""
@@ -75,6 +78,8 @@ class SiteState:
     paused: set[str] = field(default_factory=set)
     files: dict[str, KnownFilesState] = field(default_factory=dict)
     stated: dict[str, StatedProgress] = field(default_factory=dict)
+    links: dict[str, LinkMeasured] = field(default_factory=dict)  # towards other sinks than the center
+    ended: dict[str, str] = field(default_factory=dict)  # fragments that were sent to those and are gone -> sink
 
 
 class SiteCore:
@@ -86,7 +91,8 @@ class SiteCore:
         self.files = KnownFolders()
         self._fragments: dict[str, SiteFragment] = {}
         self._clocks: dict[str, EventClock] = {}
-        self._link = LinkMeasured(None, 0, False)
+        self._links: dict[str, LinkMeasured] = {CENTER: _UNMEASURED}  # by the sink that they lead to
+        self._ended: dict[str, str] = {}  # fragments for other sinks than the center that are gone
         self._paused: set[str] = set()  # streams whose readers stand still
         self._stated: dict[str, StatedProgress] = {}  # by stream, of those whose sources state their progress
         self._shed_facts: list[Shed | Repaired] = []  # what was shed and repaired, until the link takes it
@@ -101,8 +107,15 @@ class SiteCore:
         """Take the events of one entry in; return what to do about all of them together."""
         for event in events:
             self._take_in(event, now_us)
-        messages = self._begins() if self._link.blocked else self._messages(now_us)
-        return (Send(tuple(messages)),) if messages else ()
+        for fragment in self._fragments.values():
+            self._links.setdefault(fragment.sink, _UNMEASURED)
+        sent = ((sink, self._leaving(sink, link, now_us)) for sink, link in self._links.items())
+        return tuple(Send(tuple(messages), sink) for sink, messages in sent if messages)
+
+    def _leaving(self, sink: str, link: LinkMeasured, now_us: int) -> list[SentMessage]:
+        """Return what leaves now towards a sink."""
+        fragments = [fragment for fragment in self._fragments.values() if fragment.sink == sink]
+        return _begins(fragments) if link.blocked else self._messages(sink, fragments, now_us)
 
     def _take_in(self, event: Event, now_us: int) -> None:
         match event:
@@ -112,8 +125,7 @@ class SiteCore:
                 self._tell_statements(fragment, now_us)
                 self._follow_marks(fragment, now_us)
             case FragmentDropped(name=name):
-                self._clocks.pop(self._find(name).clock_name, None)
-                del self._fragments[name]
+                self._drop(name)
             case FragmentBounded(name=name, until_us=until_us):
                 fragment = self._find(name)
                 fragment.until_us = min(fragment.until_us, until_us)  # what was not taken before is another's
@@ -130,8 +142,8 @@ class SiteCore:
                 self._observe(event, now_us)
             case ProgressStated():
                 self._state(event, now_us)
-            case LinkMeasured():
-                self._link = event
+            case LinkMeasured(sink=sink):
+                self._links[sink] = event
             case BatchAccepted(stream=stream):
                 for fragment in self._fragments.values():
                     if fragment.fragment.stream == stream:
@@ -166,6 +178,15 @@ class SiteCore:
                 self.files.take_in(event, self.times_of(event.stream, now_us))
             case Ticked():
                 self._tick(now_us)
+
+    def _drop(self, name: str) -> None:
+        dropped = self._find(name)
+        self._clocks.pop(dropped.clock_name, None)
+        del self._fragments[name]
+        if dropped.sink != CENTER:
+            self._ended[name] = dropped.sink
+            for oldest in list(self._ended)[:-MAX_ENDED]:
+                del self._ended[oldest]
 
     def _add(self, event: FragmentAdded) -> None:
         name = event.fragment.name
@@ -240,53 +261,56 @@ class SiteCore:
             reached_us = max(self._marks_of(fragment).values())
             self._clock_of(fragment).raise_to(max(reached_us, fragment.gate.announced_us), now_us)
 
-    def _begins(self) -> list[SentMessage]:
-        """Return where new fragments begin: it is stated at once, even onto a blocked link."""
-        begins: list[SentMessage] = []
-        for fragment in self._fragments.values():
-            begins += [*fragment.take_backfilling(), *fragment.take_begin()]
-        return begins
-
-    def _messages(self, now_us: int) -> list[SentMessage]:
-        """Return what leaves now. Marks come last: they are true only after everything before them."""
+    def _messages(self, sink: str, fragments: Sequence[SiteFragment], now_us: int) -> list[SentMessage]:
+        """Return what leaves now towards a sink. Marks come last: they are true only after everything before them."""
         updates: list[Updates] = []
-        for fragment in self._fragments.values():
+        for fragment in fragments:
             if not fragment.is_idle:
                 updates += fragment.release(self._clock_of(fragment), self._link_of(fragment), now_us)
-        updates += self._relieve()
+        updates += self._relieve(fragments)
         marks: list[MarkFact] = []
         standings: list[SentMessage] = []
-        for fragment in self._fragments.values():
+        for fragment in fragments:
             standings += [*fragment.take_standings(), *fragment.suspension.take_facts(fragment.name)]
             standings += [*fragment.take_backfilling(), *fragment.take_backfilled()]
             marks += fragment.take_marks(self._marks_of(fragment))
-        shed_facts = self._shed_facts
-        self._shed_facts = []
-        return [*updates, *shed_facts, *standings, *marks]
+        return [*updates, *self._take_shed_facts(sink), *standings, *marks]
 
-    def _relieve(self) -> list[Updates]:
-        """At the bound, forget what was sent, then send what was touched least recently."""
+    def _take_shed_facts(self, sink: str) -> list[Shed | Repaired]:
+        """Return what was shed and repaired of the fragments for a sink, also of those that are gone."""
+        sinks = [self._sink_of(fact.fragment) for fact in self._shed_facts]
+        taken = [fact for fact, to in zip(self._shed_facts, sinks, strict=True) if to == sink]
+        self._shed_facts = [fact for fact, to in zip(self._shed_facts, sinks, strict=True) if to != sink]
+        return taken
+
+    def _sink_of(self, name: str) -> str:
+        return self._fragments[name].sink if name in self._fragments else self._ended.get(name, CENTER)
+
+    def _relieve(self, fragments: Sequence[SiteFragment]) -> list[Updates]:
+        """At the bound, forget what was sent, then send what was touched least recently, of these fragments."""
         if not self.full:
             return []
-        for fragment in self._fragments.values():
+        for fragment in fragments:
             fragment.forget_sent()
         fill = max(self.rows / self.limits.max_rows, self.nbytes / self.limits.max_bytes)
         if fill < 1.0:
             return []
         updates: list[Updates] = []
-        for fragment in self._fragments.values():
+        for fragment in fragments:
             updates += fragment.relieve(ceil(fragment.pending_rows * (1 - _RELIEF_SHARE / fill)))
         return updates
 
     def _link_of(self, fragment: SiteFragment) -> LinkView:
         """Return a fragment's share of the link, by weight among the fragments that have something to send."""
-        row_bytes = fragment.cache.row_bytes * self._link.wire_ratio
-        queued = self._link.queued_bytes / row_bytes
-        frame = self._link.frame_bytes / row_bytes
-        if self._link.goodput_bytes_per_s is None:
+        link = self._links[fragment.sink]
+        row_bytes = fragment.cache.row_bytes * link.wire_ratio
+        queued = link.queued_bytes / row_bytes
+        frame = link.frame_bytes / row_bytes
+        if link.goodput_bytes_per_s is None:
             return LinkView(queued=queued, frame=frame)
-        busy = sum(f.weight for f in self._fragments.values() if f.pending_rows or f is fragment)
-        rate = self._link.goodput_bytes_per_s * fragment.weight / busy / row_bytes
+        peers = (f for f in self._fragments.values() if f.sink == fragment.sink)
+        busy = sum(f.weight for f in peers if f.pending_rows or f is fragment)
+        rate = link.goodput_bytes_per_s * fragment.weight / busy / row_bytes
         return LinkView(believed_rate=rate, measured_rate=rate, queued=queued, frame=frame)
 
     def _clock(self, name: str) -> EventClock:
@@ -394,7 +418,7 @@ class SiteCore:
         Facts wait while the link is blocked, and it is known to be free only once it has been measured again.
         """
         is_due = any(slack.is_due(now_us) for fragment in self._reading() for slack in fragment.slacks)
-        return self._link.blocked or is_due
+        return any(link.blocked for link in self._links.values()) or is_due
 
     def fragment_status(self) -> dict[str, dict[str, Any]]:
         """Return the status of each fragment, as plain JSON."""
@@ -417,12 +441,14 @@ class SiteCore:
         return SiteState(
             self._fragments,
             self._clocks,
-            self._link,
+            self._links[CENTER],
             self.debts,
             self._shed_facts,
             self._paused,
             self.files.snapshot(),
             self._stated,
+            {sink: link for sink, link in self._links.items() if sink != CENTER},
+            self._ended,
         )
 
     def restore(self, state: SiteState) -> None:
@@ -430,7 +456,8 @@ class SiteCore:
         added = [fragment.as_added() for fragment in self._fragments.values()]
         self._fragments = state.fragments
         self._clocks = state.clocks
-        self._link = state.link
+        self._links = {CENTER: state.link, **state.links}
+        self._ended = state.ended
         self.debts = state.debts
         self._shed_facts = state.shed_facts
         self._paused = state.paused
@@ -442,4 +469,13 @@ class SiteCore:
     def validate(self) -> None:
         """Assert the invariants; tests call it after each event."""
         for fragment in self._fragments.values():
-            fragment.validate(self._clock_of(fragment).low_mark_us, self._link.blocked)
+            link = self._links.get(fragment.sink, _UNMEASURED)
+            fragment.validate(self._clock_of(fragment).low_mark_us, link.blocked)
+
+
+def _begins(fragments: Sequence[SiteFragment]) -> list[SentMessage]:
+    """Return where new fragments begin: it is stated at once, even onto a blocked link."""
+    begins: list[SentMessage] = []
+    for fragment in fragments:
+        begins += [*fragment.take_backfilling(), *fragment.take_begin()]
+    return begins

@@ -27,8 +27,8 @@ from catchment.timeline import START_OF_TIME_US
 from catchment.wire.messages import BackfillFact, MarkFact, Repaired, Shed, Standing, SuspensionFact, Updates
 
 
-# Version 2 has past, version 3 goes_by_stream, version 4 from_us.
-@stored(version=4, migrations={1: dict, 2: dict, 3: dict})
+# Version 2 has past, version 3 goes_by_stream, version 4 from_us, version 5 sink.
+@stored(version=5, migrations={1: dict, 2: dict, 3: dict, 4: dict})
 @dataclass(frozen=True, slots=True)
 class FragmentAdded:
     """Partials of this fragment will come from now on; `weight` is its share of the link among its peers.
@@ -38,7 +38,8 @@ class FragmentAdded:
 
     `begin_us` is the first mark that is stated of the fragment, where the stream has been read before: records from
     this instant on are all yet to come. None: the stream is read from its beginning. With a `past`, some of them come
-    from history. Slices that start before `from_us` are not wanted: another fragment has them.
+    from history. Slices that start before `from_us` are not wanted: another fragment has them. `sink` is the site that
+    it is sent to, and empty for the center.
     """
 
     fragment: Fragment
@@ -49,6 +50,7 @@ class FragmentAdded:
     past: PastBatches | None = None
     goes_by_stream: bool = False
     from_us: int = START_OF_TIME_US
+    sink: str = ""
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < float("inf"):
@@ -120,16 +122,17 @@ class Observed:
     table: pa.Table = field(repr=False)
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has sink
 @dataclass(frozen=True, slots=True)
 class LinkMeasured:
-    """The outbox as the sender sees it."""
+    """The outbox towards a sink as the sender sees it; that towards the center where none is named."""
 
     goodput_bytes_per_s: float | None
     queued_bytes: int
     blocked: bool  # the outbox is at its bound: hold updates in the cache, where they merge
     wire_ratio: float = 1.0  # wire bytes per Arrow byte of the rows that were sent lately
     frame_bytes: float = 0.0  # wire bytes around the rows of a segment, however many they are
+    sink: str = ""
 
     def __post_init__(self) -> None:
         if self.queued_bytes < 0 or (self.goodput_bytes_per_s is not None and self.goodput_bytes_per_s < 0):
@@ -171,9 +174,13 @@ SentMessage = Updates | MarkFact | Standing | Shed | Repaired | SuspensionFact |
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Put these messages into the outbox, in this order: at most one progress per fragment, after all updates."""
+    """Put these messages into the outbox towards a sink, in this order; the center, if none is named.
+
+    There is at most one progress per fragment, after all updates.
+    """
 
     messages: tuple[SentMessage, ...]
+    sink: str = ""
 
     def __post_init__(self) -> None:
         if not self.messages:

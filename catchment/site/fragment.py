@@ -54,8 +54,8 @@ def _add_stated_mark(fields: dict[str, Any]) -> dict[str, Any]:
     return fields | {"stated_us": fields["gate"].announced_us}
 
 
-# Version 2 has suspension and account, version 3 backfill, version 4 marks per query, version 5 from_us.
-@stored(version=5, migrations={1: dict, 2: dict, 3: _add_stated_mark, 4: dict})
+# Version 2 has suspension and account, version 3 backfill, version 4 marks per query, version 5 from_us, 6 sink.
+@stored(version=6, migrations={1: dict, 2: dict, 3: _add_stated_mark, 4: dict, 5: dict})
 @dataclass(eq=False)
 class SiteFragment:
     """Takes partials in and gives updates and progress out, for one fragment."""
@@ -74,6 +74,7 @@ class SiteFragment:
     stated_us: int = START_OF_TIME_US  # the mark that was stated of all its queries
     stated_queries: dict[str, int] = field(default_factory=dict)  # query -> the mark that was stated of it alone
     from_us: int = START_OF_TIME_US  # slices that start before are not wanted: another fragment has them
+    sink: str = ""  # the site that it is sent to; empty for the center
 
     @classmethod
     def start(cls, added: FragmentAdded) -> SiteFragment:
@@ -88,6 +89,7 @@ class SiteFragment:
             backfill=None if added.past is None else Backfill.of(added.past),
             goes_by_stream=added.goes_by_stream,
             from_us=added.from_us,
+            sink=added.sink,
         )
 
     def update(self, added: FragmentAdded) -> None:
@@ -166,6 +168,7 @@ class SiteFragment:
             self.plans,
             goes_by_stream=self.goes_by_stream,
             from_us=self.from_us,
+            sink=self.sink,
         )
 
     def status(self) -> dict[str, Any]:

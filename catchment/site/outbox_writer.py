@@ -15,7 +15,7 @@ from catchment.wire.segmenting import segments_of
 
 
 def recover(host: Host[Any, Any], outbox: Outbox, orders: SiteOrders, fragments: Callable[[], Iterable[str]]) -> None:
-    """Recover a site or a relay; where it was ordered to be healed, its outbox begins a new life.
+    """Recover a relay; where it was ordered to be healed, its outbox begins a new life.
 
     Its fragments, which `fragments` names, end with the old one: others compute the same again.
     """
@@ -36,8 +36,14 @@ class OutboxWriter:
     `on_append`, if given, is told of every segment that is appended for the first time, with the updates in it.
     """
 
-    def __init__(self, outbox: Outbox, on_append: Callable[[int, Sequence[Updates]], None] | None = None) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        on_append: Callable[[int, Sequence[Updates]], None] | None = None,
+        sink: str = "",  # that the outbox leads to; none: the center
+    ) -> None:
         self._outbox = outbox
+        self._sink = sink
         self._on_append = on_append
         self._sizes = WireSizes()
         self.appended_bytes = 0  # of all segments that this process has appended
@@ -68,4 +74,5 @@ class OutboxWriter:
             self._outbox.full,
             self._sizes.ratio,
             self._sizes.frame_bytes,
+            self._sink,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from catchment.errors import CatchmentError, StorageError
@@ -39,7 +39,7 @@ class Core(Protocol[Event, Action]):
     def restore(self, snapshot: Any) -> None: ...
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has numbers
 @dataclass(frozen=True)
 class HostState:
     """The state of a host and its core between two entries."""
@@ -48,13 +48,16 @@ class HostState:
     enacted: int
     batches: dict[str, int]
     core: Any
+    numbers: dict[str, int] = field(default_factory=dict)
 
 
 class Host(Generic[Event, Action]):
     """Run one core, one entry at a time.
 
     What follows from entries is numbered 0, 1, 2, ...: `enact(number, actions)` returns how many numbers it took, and
-    must be idempotent by them: after a crash it may be called again with the same actions.
+    must be idempotent by them: after a crash it may be called again with the same actions. Where actions have several
+    effects that are numbered by themselves, `enact` keeps the next number of each further one in `numbers`, which are
+    written down and restored with the rest.
 
     A failure is final: what was journalled and not enacted must be the next thing that is, under its own number. So
     after one, whichever thread met it, every other entry is refused until a new host has recovered.
@@ -76,6 +79,7 @@ class Host(Generic[Event, Action]):
         self.batches: dict[str, int] = {}
         self.next_sequence = 0
         self.enacted = 0
+        self.numbers: dict[str, int] = {}
         self._lock = threading.RLock()
         self._failure: Exception | None = None
 
@@ -90,12 +94,17 @@ class Host(Generic[Event, Action]):
             self.next_sequence = state.next_sequence
             self.enacted = state.enacted
             self.batches = state.batches
+            self.numbers = state.numbers
             self._restore(state.core)
         for entry in self.journal.entries():
             self._apply(entry)
-        if already_enacted > self.enacted:
+        self.check_enacted(self.enacted, already_enacted)
+
+    def check_enacted(self, accounted: int, already_enacted: int) -> None:
+        """Refuse a journal that accounts for fewer steps than were carried out."""
+        if already_enacted > accounted:
             raise StorageError(
-                f"the journal accounts for {self.enacted} of the {already_enacted} steps that were carried out: it was "
+                f"the journal accounts for {accounted} of the {already_enacted} steps that were carried out: it was "
                 f"lost, or is older than what left it",
                 where=str(self.journal.folder),
                 hint="restore the whole state folder from one copy; nothing was changed",
@@ -142,7 +151,7 @@ class Host(Generic[Event, Action]):
         with self._lock:
             self._refuse_after_failure()  # a snapshot would forget the entry that is still to be enacted
             self.flush()
-            state = HostState(self.next_sequence, self.enacted, self.batches, self.core.snapshot())
+            state = HostState(self.next_sequence, self.enacted, self.batches, self.core.snapshot(), self.numbers)
             self.journal.compact(self.next_sequence, state)
 
     def _refuse_after_failure(self) -> None:

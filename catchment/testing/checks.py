@@ -42,9 +42,12 @@ Rows = dict[tuple[Any, ...], tuple[Any, ...]]  # keys -> values
 class ViewCheck:
     """Checks what one view has published."""
 
-    def __init__(self, world: World, plan: QueryPlan, oracle: ViewOracle, from_us: int, dead: Sequence[str]) -> None:
+    def __init__(
+        self, world: World, plan: QueryPlan, oracle: ViewOracle, from_us: int, dead: Sequence[str], sink: str = ""
+    ) -> None:
         self._world = world
-        self._store: MemoryStore = world.store
+        self._sink = sink
+        self._store: MemoryStore = world.stores[sink]
         self._plan = plan
         self._oracle = oracle
         self._from_us = from_us
@@ -96,7 +99,7 @@ class ViewCheck:
 
     @property
     def _may_defer(self) -> bool:
-        center = self._world.center
+        center = self._world.center_at(self._sink)
         known = {} if center is None else center.deployment.deferrable
         return any(self._plan.name in fragment.queries for fragment in known.values())
 
@@ -173,8 +176,9 @@ class ViewCheck:
 
     @property
     def _running(self) -> RunningQuery:
-        assert self._world.center is not None
-        return self._world.center.pipeline.core.queries[self._plan.name]
+        center = self._world.center_at(self._sink)
+        assert center is not None
+        return center.pipeline.core.queries[self._plan.name]
 
     def _is_pending(self, start_us: int) -> bool:
         """Return whether the former answer of a window still stands, until what is computed again is whole."""

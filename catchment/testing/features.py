@@ -70,6 +70,8 @@ class Feature(StrEnum):
     SITES = "sites"
     # sources that state their progress, and some that do not keep it
     PROGRESS = "progress"
+    # views that are answered at other sites than the center, or at several
+    SINKS = "sinks"
 
 
 Features = frozenset[Feature]

@@ -32,10 +32,12 @@ LATER = (
     Feature.MESH,
     Feature.SITES,
     Feature.PROGRESS,
+    Feature.SINKS,
 )
 STARTS = ("start = 'all'", "start = '8 s'", "start = '2026-01-01 00:00:05'")
 TIGHT_SHARE = 0.3  # of the projects whose center may hold almost nothing for open windows
 PROMISES = ("", "slack = 'fixed:0'", "slack = 'fixed:3'", "slack = 'mp-k-slack'", "max_error = 0.3, confidence = 0.8")
+SINK = "k0"  # a site that has no stream, at which views are answered
 NAMED_SHARE = 0.6  # of the views that name sites, where some do
 PROMISED_SHARE = 0.8  # of the views over a stream that is shed, where views have contracts
 POLICIES = ("batching", "streaming", "spillway", "hybrid:0.25", "lazy-empirical")
@@ -133,7 +135,7 @@ class _Writer:
             streams.append(
                 "CREATE TABLE sections (page STRING, section STRING) WITH (path = 'sections.csv', format = 'csv');"
             )
-        views = map(self._name_sites, self._views())
+        views = map(self._name_sinks, map(self._name_sites, self._views()))
         (self.folder / "queries" / "all.sql").write_text("\n".join([*streams, *views]) + "\n")
         if self._has(Feature.SHAPES):
             (self.folder / "functions.py").write_text(_FUNCTIONS)
@@ -141,7 +143,7 @@ class _Writer:
         if is_declared and not self._has(Feature.THROTTLE):  # a contract that a slow link could not keep is refused
             rates = [f"[streams.{name}]\nrows_per_s = {self.chance.choice((1, 100))}\nrow_bytes = 40" for name in named]
             (self.folder / "statistics.toml").write_text("\n".join(rates) + "\n")
-        submissions = tuple(map(self._name_sites, self._submissions()))
+        submissions = tuple(map(self._name_sinks, map(self._name_sites, self._submissions())))
         return GeneratedProject(self.folder, self.sites, self.relays, submissions, self.features)
 
     def _submissions(self) -> Iterator[str]:
@@ -199,8 +201,12 @@ class _Writer:
         horizon_s = chance.choice((5, 15, 60, 600))
         lines = ['[project]\nname = "simulated"\ncenter = "center"\n[sites.center]']
         lines += [self._site(number, name) for number, name in enumerate((*self.sites, *self.relays))]
+        lines += [f"[sites.{SINK}]"] if self._sink == SINK else []
         routes = list(self._routes())
-        for origin, destination in routes + self._links_around(routes):
+        around = self._links_around(routes)
+        for link in self._links_to_sink(routes + around):
+            lines.append(f'[[links]]\nfrom = "{link[0]}"\nto = "{link[1]}"')
+        for origin, destination in routes + around:
             lines.append(
                 f'[[links]]\nfrom = "{origin}"\nto = "{destination}"\nlatency = "{chance.choice((0, 20, 300))} ms"'
             )
@@ -294,11 +300,34 @@ class _Writer:
         chance = random.Random(f"{view} {self.sites}")
         if not self._has(Feature.SITES) or "FROM v0" in view or chance.random() < 1 - NAMED_SHARE:
             return view
-        named = f"sites = '{','.join(chance.sample(self.sites, chance.randint(1, len(self.sites))))}'"
-        head, _, query = view.partition(" AS SELECT ")
-        head, has_options, options = head.partition(" WITH (")
-        given = f"{named}, {options.removesuffix(')')}" if has_options else named
-        return f"{head.rstrip()} WITH ({given}) AS SELECT {query}"
+        return _with_option(
+            view, f"sites = '{','.join(chance.sample(self.sites, chance.randint(1, len(self.sites))))}'"
+        )
+
+    @property
+    def _sink(self) -> str | None:
+        """The site beside the center at which views are answered, if there is one: one of its own, or a relay."""
+        chance = random.Random(f"{sorted(self.features)} {self.sites} sink")
+        return chance.choice((SINK, *self.relays[:1])) if self._has(Feature.SINKS) else None
+
+    def _name_sinks(self, view: str) -> str:
+        """Return a view that may be answered elsewhere too, or only there; what others read is answered everywhere."""
+        sink = self._sink
+        if sink is None or "FROM v0" in view:
+            return view
+        chance = random.Random(f"{view} sink")
+        is_read = "VIEW v0 " in view
+        named = f"center,{sink}" if is_read else chance.choice((None, sink, f"center,{sink}", f"{sink},center"))
+        return view if named is None else _with_option(view, f"sink = '{named}'")
+
+    def _links_to_sink(self, routes: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return links by which every site reaches the sink: some by themselves, the others through the center."""
+        sink = self._sink
+        if sink is None:
+            return []
+        chance = random.Random(f"{sorted(self.features)} {self.sites} links to a sink")
+        direct = [(site, sink) for site in self.sites if chance.random() < 0.6]
+        return [link for link in dict.fromkeys((*direct, ("center", sink))) if link not in routes]
 
     def _promised_otherwise(self, view: str) -> Iterator[str]:
         """Yield the same view with other contracts, or none: their fragment is one, and each has marks of its own.
@@ -337,6 +366,14 @@ class _Writer:
         if self._has(Feature.SLIDING) and self.chance.random() < 0.5:
             return f"window({column}, '{size_s} seconds', '{size_s // 2} seconds')"
         return f"window({column}, '{size_s} seconds')"
+
+
+def _with_option(view: str, option: str) -> str:
+    """Return a statement that makes a view with one option more."""
+    head, _, query = view.partition(" AS SELECT ")
+    head, has_options, options = head.partition(" WITH (")
+    given = f"{option}, {options.removesuffix(')')}" if has_options else option
+    return f"{head.rstrip()} WITH ({given}) AS SELECT {query}"
 
 
 def draw_workload(catalog: Catalog, chance: random.Random, features: Features = EVERYTHING) -> Workload:

@@ -27,6 +27,7 @@ from catchment.testing.faults import FaultPlan
 from catchment.testing.features import Feature, Features
 from catchment.testing.oracle import Accepted, ViewOracle
 from catchment.testing.records import Workload
+from catchment.testing.roles import SimulatedCenter
 from catchment.testing.stated_bounds import BoundTally
 from catchment.testing.states import RareState
 from catchment.testing.world import SITE, BrokenSimulationError, World, WorldOptions
@@ -80,7 +81,7 @@ class DeploymentSimulation:
         self._chance = self.world.chance
         self._last_us = max((int(a.arrival_us[-1]) for a in workload.values() if len(a)), default=0)
         self._dropped: list[QueryPlan] = []
-        self._starts: dict[str, int] = {}
+        self._starts: dict[tuple[str, str], int] = {}  # by sink and query
         self._bounds = BoundTally()
         if Feature.SHED in features and options is None:
             self.world.options.shed_rate = self._shed_rate
@@ -142,16 +143,19 @@ class DeploymentSimulation:
             return False
         if not all(r.running.is_finished for r in roles if r.kind == SITE):  # type: ignore[union-attr]
             return False
-        center = world.center
-        if center is None or not all(world.is_drained(r) for r in roles):
+        centers = [world.center_at(sink) for sink in world.stores]
+        if None in centers or not all(world.is_drained(r) for r in roles):
             return False
-        if center.pipeline.rounds_due.is_busy and not self._dead():
+        rounds = (center.pipeline.rounds_due for center in centers if center is not None)
+        if any(due.is_busy for due in rounds) and not self._dead():
             return False
-        return center.pipeline.consumed and all(self._is_answered(p) for p in center.deployment.plans)
+        return all(c is not None and c.pipeline.consumed and self._has_answered(c) for c in centers)
 
-    def _is_answered(self, plan: QueryPlan) -> bool:
-        assert self.world.center is not None
-        core = self.world.center.pipeline.core
+    def _has_answered(self, center: SimulatedCenter) -> bool:
+        return all(self._is_answered(plan, center) for plan in center.deployment.plans)
+
+    def _is_answered(self, plan: QueryPlan, center: SimulatedCenter) -> bool:
+        core = center.pipeline.core
         if plan.lower is not None and core.composed[plan.name].state.windows and not self._dead():
             return False
         if plan.lower is not None and plan.slices is None:
@@ -192,13 +196,15 @@ class DeploymentSimulation:
         self.world.say("a view is submitted")
 
     def _drop(self) -> None:
-        every = self.world.current().plans
+        deployment = self.world.current()
+        every = [plan for part in deployment.parts for plan in part.plans]
         read = {plan.lower for plan in every} | self._read_by_submissions()
         plans = [plan for plan in every if plan.view not in read]
-        if len(every) < 2 or not plans:
+        if len(deployment.plans) < 2 or not plans:
             return
         plan = self._chance.choice(plans)
-        self._note_start(plan)
+        for sink in self.world.stores:
+            self._note_start(plan, sink)
         drop(self.world.project, plan.name)
         self._dropped.append(plan)
         self.world.note(RareState.QUERY_DROPPED)
@@ -228,29 +234,39 @@ class DeploymentSimulation:
 
     # --- what is checked ---------------------------------------------------------------------------------------------
 
-    def _note_start(self, plan: QueryPlan) -> None:
-        center = self.world.center
+    def _note_start(self, plan: QueryPlan, sink: str) -> None:
+        center = self.world.center_at(sink)
         if center is not None and plan.name in center.pipeline.core.queries:
             start_us = center.pipeline.core.queries[plan.name].sources.start_us
             if start_us is not None:
-                self._starts[plan.name] = start_us
+                self._starts[sink, plan.name] = start_us
 
     def _problems(self) -> list[str]:
         world = self.world
-        assert world.center is not None
         oracle = ViewOracle(world.evaluator, world.workload, self._accepted())
         problems = [p for role in world.roles.values() for p in world.blocked_sites(role)]
         problems += self._count_problems()
-        for view in world.center.deployment.plans:
+        for sink in world.stores:
+            found = self._problems_at(sink, oracle)
+            problems += [f"at {sink}: {problem}" for problem in found] if sink else found
+        return problems
+
+    def _problems_at(self, sink: str, oracle: ViewOracle) -> list[str]:
+        """Return what is wrong with the answers at a sink; at the center, if none is named."""
+        world = self.world
+        center = world.center_at(sink)
+        assert center is not None
+        problems: list[str] = []
+        for view in center.deployment.plans:
             if view.lower is not None:
-                state = world.center.pipeline.core.composed[view.name].state
+                state = center.pipeline.core.composed[view.name].state
                 check_composed = ComposedCheck if view.slices is None else AssembledCheck
-                problems += check_composed(world.store, view, state, bool(self._dead())).problems()
+                problems += check_composed(world.stores[sink], view, state, bool(self._dead())).problems()
             if view.lower is not None and view.slices is None:
                 continue
             plan = view.slices or view
-            self._note_start(plan)
-            start_us = self._starts.get(plan.name)
+            self._note_start(plan, sink)
+            start_us = self._starts.get((sink, plan.name))
             if start_us is None and self._dead():
                 continue  # a view begins when every site has begun it
             if start_us is None:
@@ -258,7 +274,7 @@ class DeploymentSimulation:
                 continue
             if plan.options.start == ViewStart() and start_us > world.start_us:
                 problems.append(f"{plan.name} begins {start_us - world.start_us} us after the first record")
-            check = ViewCheck(world, plan, oracle, start_us, self._dead())
+            check = ViewCheck(world, plan, oracle, start_us, self._dead(), sink)
             problems += check.problems()
             self._bounds.add(check.tally_bounds())
         return problems
@@ -282,8 +298,8 @@ class DeploymentSimulation:
         return problems
 
     def _read_streams(self) -> set[tuple[str, str]]:
-        assert self.world.center is not None
-        return {(p.scan.stream, site) for p in self.world.center.deployment.sides for site in p.scan.sites}
+        parts = self.world.current().parts
+        return {(p.scan.stream, site) for part in parts for p in part.sides for site in p.scan.sites}
 
     def _note_counts(self) -> None:
         """Note the rare states that counters tell."""

@@ -21,7 +21,6 @@ from catchment.deploy.deployment import Deployment
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
 from catchment.progress.events import Ticked
-from catchment.project.routes import first_link
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.query.sql.statements import Stream
 from catchment.query.sql.view_options import NEVER
@@ -32,8 +31,9 @@ from catchment.shedding.terms import negate_terms
 from catchment.site.agreed_time import AgreedTime, BatchTimes, Buckets, TimeBucket
 from catchment.site.backfill import PastAbsorbed, PastBatch, PastChunk, choose_chunk, drop_before
 from catchment.site.core import SiteCore
-from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised, Observed
-from catchment.site.outbox_writer import OutboxWriter, needs_new_life, recover
+from catchment.site.events import Absorbed, Action, Event, LowMarkRaised, Observed
+from catchment.site.exits import Exit, Exits
+from catchment.site.outbox_writer import needs_new_life
 from catchment.site.plausible import PlausibleTimes, count_far, far_us, find_plausible_times, needs_check
 from catchment.site.stated_progress import ProgressStated
 from catchment.storage.host import Host
@@ -44,7 +44,6 @@ from catchment.testing.records import ArrivingRecords
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock, Slicing
 from catchment.vectorised.heard import HeardSources
 from catchment.vectorised.records import RecordColumns
-from catchment.wire.messages import Updates
 from catchment.wire.outbox import Outbox
 
 PAST_ROWS = 60  # records of the past that are read together: few, so that faults come in between
@@ -131,7 +130,7 @@ class SiteSurroundings:
     clock: Clock
     evaluator: PureEvaluator
     logs: dict[str, SourceLog]  # by stream
-    make_sender: Callable[[Outbox], SimulatedSender]
+    make_sender: Callable[[Outbox, str], SimulatedSender]  # of an outbox, towards a sink
     now_us: Callable[[], int]  # by which records arrive
     shed_rate: Callable[[], float]  # of the next batch of a stream that may be shed
     is_over: Callable[[], bool]  # whether streams end once all their records are read
@@ -148,15 +147,11 @@ class SimulatedSite:
         self.around = around
         self.project = deployment.project
         self.folder = self.project.site_folder(name)
-        to = deployment.routes.next_inbox(name)
         orders = deployment.deployed.orders
-        max_bytes = first_link(self.project, name).outbox_max_bytes
-        self.outbox = Outbox(self.folder / "outbox", name, to, max_bytes, life=orders.lives.get(name, 0))
-        self._writer = OutboxWriter(self.outbox)
-        self.sender = around.make_sender(self.outbox)
+        self.exits = Exits(self._open_exit)
         self.core = SiteCore()
         self.host: Host[Event, Action] = Host(self.core, Journal(self.folder / "journal"), self._enact, around.clock)
-        recover(self.host, self.outbox, orders, lambda: self.core.fragments)
+        self.exits.recover(self.host, orders, lambda: self.core.fragments, deployment.sinks)
         self.plans = deployment.fragments_at(name)
         self.readers: dict[str, StreamReader] = {}
         streams = deployment.streams_at(name)
@@ -164,7 +159,17 @@ class SimulatedSite:
             self._apply_deployment(stream, self._newest_read_us(stream))
         for declared in streams:
             self._start_reader(declared)
-        self.sender.start()
+        self.exits.start()
+
+    def _open_exit(self, sink: str) -> Exit:
+        part = self.deployment.part_at(sink).project
+        life = self.deployment.deployed.orders.lives.get(self.name, 0)
+        return Exit.open(self.project, part, self.name, life, self.around.make_sender)
+
+    @property
+    def outbox(self) -> Outbox:
+        """What it sends to the center."""
+        return self.exits.center.outbox
 
     # --- what is deployed --------------------------------------------------------------------------------------------
 
@@ -217,22 +222,23 @@ class SimulatedSite:
 
     def tick(self) -> None:
         """Read what has arrived, repair what was shed, and let the policy send."""
-        self.sender.raise_failure()
+        self.exits.raise_failure()
         for reader in list(self.readers.values()):
             self._refresh(reader)
             self._read(reader)
             self._finish(reader)
         self._read_past()
-        measured = self._measure_link()
-        self.around.counts.blocked_ticks += measured.blocked
-        if self.core.pending_rows or measured.blocked or self.core.is_waiting(self.around.clock.now_us()):
-            self.host.submit("tick", [measured, Ticked()])
+        measured = self.exits.measure()
+        is_blocked = any(link.blocked for link in measured)
+        self.around.counts.blocked_ticks += is_blocked
+        if self.core.pending_rows or is_blocked or self.core.is_waiting(self.around.clock.now_us()):
+            self.host.submit("tick", [*measured, Ticked()])
         self.core.validate()
-        self.sender.notify()
+        self.exits.notify()
 
     def end(self) -> None:
         """End the process: what it holds is gone, what it wrote stays."""
-        self.sender.stop()
+        self.exits.stop()
 
     @property
     def needs_new_life(self) -> bool:
@@ -246,7 +252,7 @@ class SimulatedSite:
             return False
         if self.core.backfills:
             return False
-        return not self.core.pending_rows and not self.outbox.pending()
+        return not self.core.pending_rows and self.exits.are_empty
 
     def _read(self, reader: StreamReader) -> None:
         batch = self._next_batch(reader)
@@ -300,7 +306,7 @@ class SimulatedSite:
             events.append(LowMarkRaised(name, mark_us, read_us=read_us))
         reader.log.accepted[batch.start : batch.end] = taken[batch.start : batch.end]
         reader.log.durable = max(reader.log.durable, batch.number + 1)
-        self.host.submit(name, [*events, *stated, self._measure_link()], batch=batch.number)
+        self.host.submit(name, [*events, *stated, *self.exits.measure()], batch=batch.number)
         self._count(batch, int(taken.sum()), reader)
 
     def _hear(self, reader: StreamReader, batch: Batch, taken: Mask) -> list[ProgressStated]:
@@ -409,7 +415,7 @@ class SimulatedSite:
         plans = [p for p in reader.own_plans if p.fragment.name in debt.fragments]
         events: list[Event] = [self._repair(reader, p.fragment, debt, batch, taken) for p in plans]
         events.append(BatchRepaired(reader.stream.name, debt.batch, tuple(p.fragment.name for p in plans)))
-        self.host.submit("repair", [*events, self._measure_link()])
+        self.host.submit("repair", [*events, *self.exits.measure()])
         self.around.counts.repaired_batches += 1
 
     def _repair(self, reader: StreamReader, fragment: Fragment, debt: ShedDebt, batch: Batch, taken: Mask) -> Absorbed:
@@ -429,7 +435,7 @@ class SimulatedSite:
         for fragment in self.core.definitions:
             backfill = self.core.backfills.get(fragment.name)
             reader = self.readers.get(fragment.stream)
-            if backfill is None or reader is None or self._measure_link().blocked:
+            if backfill is None or reader is None or any(link.blocked for link in self.exits.measure()):
                 continue
             log = reader.log
             chunk = choose_chunk(backfill, partial(_past_batch, log), lambda number: None, PAST_ROWS, PAST_BATCHES)
@@ -448,13 +454,7 @@ class SimulatedSite:
     # --- what leaves -------------------------------------------------------------------------------------------------
 
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
-        sent = [m for action in actions for m in action.messages]
-        updates = [m for m in sent if isinstance(m, Updates)]
-        facts = [m for m in sent if not isinstance(m, Updates)]
-        return self._writer.append(number, updates, facts)
-
-    def _measure_link(self) -> LinkMeasured:
-        return self._writer.measure(self.sender.snapshot())
+        return self.exits.enact(self.host, number, actions)
 
 
 def may_shed(plan: FragmentPlan) -> bool:

@@ -64,7 +64,7 @@ class PlannedDeployment(Deployment):
 
     @classmethod
     def of(cls, given: Deployment, versions: dict[int, Deployment]) -> PlannedDeployment:
-        return cls(given.project, given.catalog, given.plans, given.deployed, given.declared, versions)
+        return cls(given.project, given.catalog, given.plans, given.deployed, given.declared, given.sinks, versions)
 
     def at(self, deployed: Deployed) -> Deployment:
         if deployed.version not in self.versions:
@@ -84,6 +84,7 @@ class Role:
     name: str
     folder: Path
     clock: SimulatedClock
+    sink: str = ""  # whose part of the deployment it runs for, if not for the center's
     running: Running | None = None
     watcher: DeploymentWatcher | None = None
     rebalancer: Rebalancer | None = None
@@ -95,7 +96,7 @@ class Role:
     sent_versions: set[int] = field(default_factory=set)
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
+        return f"{self.kind} {self.name}" + (f" for {self.sink}" if self.sink else "")
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,8 @@ class World:
         self.start_us = min((int(a.arrival_us[0]) for a in workload.values() if len(a)), default=0)
         self.scheduler = Scheduler(self.start_us)
         self.disk = SimulatedDisk(self.chance)
-        self.store = MemoryStore()
-        self.disk.on_sync = self.store.sync
+        self.stores = {"": MemoryStore()}  # of the center, and of other sinks by their names
+        self.disk.on_sync = self._sync_stores
         self.are_streams_over = False
         self._first = PlannedDeployment.of(deployment, {})
         self.evaluator = PureEvaluator(deployment.project.folder, deployment.catalog.tables)
@@ -152,14 +153,27 @@ class World:
     def _make_roles(self, deployment: Deployment) -> dict[tuple[str, str], Role]:
         project = self.project
         sites = sorted({site for _, site in self.workload})
-        named = [(CENTER, project.center, project.state_folder / "center")]
-        named += [(RELAY, name, project.relay_folder(name)) for name in deployment.routes.relays]
-        named += [(SITE, name, project.site_folder(name)) for name in sites]
         roles = {}
-        for kind, name, folder in named:
-            self.disk.machine(folder)
-            roles[kind, name] = Role(kind, name, folder, SimulatedClock(self.scheduler))
+        for part in deployment.parts:
+            sink = part.project.sink
+            self.stores.setdefault(sink, MemoryStore())
+            named = [(CENTER, part.project.center, part.project.state_folder / "center")]
+            named += [(RELAY, name, part.project.relay_folder(name)) for name in part.routes.relays]
+            named += [] if sink else [(SITE, name, project.site_folder(name)) for name in sites]
+            for kind, name, folder in named:
+                self.disk.machine(folder)
+                role = Role(kind, name, folder, SimulatedClock(self.scheduler), sink)
+                roles[kind, relay_label(name, sink) if kind == RELAY else name] = role
         return roles
+
+    @property
+    def store(self) -> MemoryStore:
+        """The tables of the center."""
+        return self.stores[""]
+
+    def _sync_stores(self) -> None:
+        for store in self.stores.values():
+            store.sync()
 
     def __enter__(self) -> World:
         self._using_disk.__enter__()
@@ -188,7 +202,11 @@ class World:
     @property
     def center(self) -> SimulatedCenter | None:
         """The center, while it runs."""
-        running = self.roles[CENTER, self.project.center].running
+        return self.center_at("")
+
+    def center_at(self, sink: str) -> SimulatedCenter | None:
+        """Return what answers at a sink, while it runs; the center, if none is named."""
+        running = self.roles[CENTER, sink or self.project.center].running
         return running if isinstance(running, SimulatedCenter) else None
 
     def followed_version(self) -> int | None:
@@ -289,7 +307,7 @@ class World:
         self.disk.replace_all(role.folder, {} if copied is None else copied.files)
         role.memory = None
         if role.kind == CENTER:
-            self.store.tables.clear()
+            self.stores[role.sink].tables.clear()
         for key, log in self._logs_of(role).items():
             log.put_back(None if copied is None else copied.logs[key])
 
@@ -319,7 +337,7 @@ class World:
                 if site == role.name:
                     log.cut_power()
         if role.kind == CENTER:
-            self.note(RareState.RESULTS_LOST, self.store.cut_power(self.chance))
+            self.note(RareState.RESULTS_LOST, self.stores[role.sink].cut_power(self.chance))
 
     def _note_recovery(self, role: Role) -> None:
         assert role.running is not None
@@ -342,18 +360,21 @@ class World:
         watcher = DeploymentWatcher(deployment)
         watcher.begin()
         role.watcher = watcher
+        part = deployment.part_at(role.sink)
         if role.kind == CENTER:
-            role.running = SimulatedCenter(deployment, role.clock, self.store, self._work(role), role.frame_versions)
-            role.rebalancer = Rebalancer(watcher)
-            watcher.acknowledge()
+            store = self.stores[role.sink]
+            role.running = SimulatedCenter(part, role.clock, store, self._work(role), role.frame_versions)
+            if not role.sink:
+                role.rebalancer = Rebalancer(watcher)
+                watcher.acknowledge()
         elif role.kind == RELAY:
-            make_sender = partial(self._make_sender, role)
+            make_sender = partial(self._make_sender, role, sink=role.sink)
             role.running = SimulatedRelay(
-                deployment, role.name, role.clock, make_sender, self._work(role), role.frame_versions
+                part, role.name, role.clock, make_sender, self._work(role), role.frame_versions
             )
         else:
             role.running = SimulatedSite(deployment, role.name, self._surroundings(role))
-            if role.running.outbox.missing():
+            if any(exit_.outbox.missing() for exit_ in role.running.exits):
                 raise CatchmentError("a segment is neither in the outbox nor in the journal", hint="restore a copy")
 
     def _work(self, role: Role) -> MergeWork:
@@ -394,8 +415,10 @@ class World:
         watcher = role.watcher
         assert watcher is not None
         found = watcher.poll()
-        if found is not None and role.kind != SITE:
-            running.deploy(found)
+        if found is not None:
+            self._start_new_roles(found)
+        if found is not None and not isinstance(running, SimulatedSite):
+            running.deploy(found.part_at(role.sink))
         if role.rebalancer is not None and isinstance(running, SimulatedCenter):
             watcher.acknowledge()
             before = watcher.deployment.deployed
@@ -403,10 +426,17 @@ class World:
             SecondRounds(watcher).step(running.pipeline)
             if before.leaving and not self.current().deployed.leaving:
                 self.note(RareState.FRAGMENT_RETIRED)
-        if role.kind == SITE and watcher.sites_may_follow():
+        if isinstance(running, SimulatedSite) and watcher.sites_may_follow():
             running.deploy(watcher.deployment)
         if not isinstance(running, SimulatedCenter) and running.needs_new_life:
             raise Killed  # it begins its new life when it is started again
+
+    def _start_new_roles(self, deployment: Deployment) -> None:
+        """Start what runs for sinks at which nothing was answered before."""
+        for label, role in self._make_roles(deployment).items():
+            if label not in self.roles:
+                self.roles[label] = role
+                self.scheduler.after(RESTART_US, lambda role=role: self.start(role))  # type: ignore[misc]
 
     def views(self) -> list[str]:
         """Return the views that have published something."""
@@ -427,17 +457,17 @@ class World:
                 return running.pipeline.consumer.is_drained and not running.outbox.pending()
             return running.pipeline.drained
         if isinstance(running, SimulatedSite):
-            return not running.outbox.pending()
+            return running.exits.are_empty
         return running is not None and running.pipeline.consumer.is_drained
 
     def describe(self, role: Role) -> str:
         """Return what a role still has to do."""
         running = role.running
         if isinstance(running, SimulatedSite):
-            status = running.sender.snapshot()
+            errors = [exit_.sender.snapshot().last_error for exit_ in running.exits]
             readers = {n: (r.next_batch, r.is_finished) for n, r in running.readers.items()}
-            waiting = f"{running.core.pending_rows} rows and {len(running.outbox.pending())} segments wait"
-            return f"{readers}, {waiting}, {status.last_error}"
+            segments = sum(len(exit_.outbox.pending()) for exit_ in running.exits)
+            return f"{readers}, {running.core.pending_rows} rows and {segments} segments wait, {errors}"
         if isinstance(running, SimulatedRelay):
             return str(running.pipeline.status())
         return "" if running is None else str(running.pipeline.status())
@@ -464,17 +494,17 @@ class World:
             self.links[name] = SimulatedLink(self.scheduler, self.chance, weather)
         return self.links[name]
 
-    def _make_sender(self, role: Role, outbox: Outbox) -> SimulatedSender:
+    def _make_sender(self, role: Role, outbox: Outbox, sink: str) -> SimulatedSender:
         to = outbox.destination
         life = role.life
 
         def greet(introduction: Introduction) -> Greeting:
-            return self._inbox_call(to, lambda receiver: receiver.inbox.greet(introduction))
+            return self._inbox_call(to, sink, lambda receiver: receiver.inbox.greet(introduction))
 
         def accept(data: bytes) -> int:
             self.note(RareState.EARLIER_LIFE, int(role.life != life))
             self._note_version(role, frame_version(data))
-            return self._inbox_call(to, lambda receiver: receiver.inbox.accept(data))
+            return self._inbox_call(to, sink, lambda receiver: receiver.inbox.accept(data))
 
         run = partial(self.carry_out, role)
         link = self.link(role.name, to)
@@ -486,7 +516,7 @@ class World:
             accept,
             lambda action: _ignore(run(action)),
             role.frame_versions,
-            {} if self._ways.next_end(role.name) != to else self._ways_around(role.name),
+            {} if sink or self._ways.next_end(role.name) != to else self._ways_around(role.name),
             lambda: self.note(RareState.WAY_CHANGED),
         )
 
@@ -507,9 +537,9 @@ class World:
             self.note(RareState.VERSIONS_MIXED)
         role.sent_versions.add(version)
 
-    def _inbox_call(self, to: str, call: Callable[[SimulatedCenter | SimulatedRelay], Reply]) -> Reply:
+    def _inbox_call(self, to: str, sink: str, call: Callable[[SimulatedCenter | SimulatedRelay], Reply]) -> Reply:
         """Let the far side answer a call, if it is up; a disk error there ends it at its next tick."""
-        role = self.roles.get((RELAY, to)) or self.roles[CENTER, to]
+        role = self.roles.get((RELAY, relay_label(to, sink))) or self.roles[CENTER, to]
         receiver = role.running
         if receiver is None or isinstance(receiver, SimulatedSite):
             raise LinkError(f"{role} does not answer")
@@ -527,6 +557,11 @@ class World:
                 self.note(RareState.SENDER_HELD_BACK, int(refusal.reason == "full"))
             raise
         raise LinkError(f"{role} ended during the call")
+
+
+def relay_label(name: str, sink: str) -> str:
+    """Return what tells a relay from that of the same site for another sink."""
+    return f"{name} for {sink}" if sink else name
 
 
 def _ignore(_: bool) -> None:

@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from dataclasses import fields
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -42,6 +43,7 @@ SEGMENT = "/catchment.Inbox/Segment"  # the call that carries one segment
 FORWARD = "/catchment.Inbox/Forward"  # the call that carries either of them over forwarders
 RECORDS_CONNECT = "/catchment.Records/Connect"  # likewise, of a light site that sends records
 RECORDS_SEGMENT = "/catchment.Records/Segment"
+FOR_SINK = "@"  # stands between a call of an inbox and the sink that it is for, if that is not the center
 TOKEN_HEADER = "authorization"
 BEARER = "Bearer "
 MAX_REQUEST_BYTES = 8192  # largest introduction of a sender
@@ -96,7 +98,8 @@ class InboxServer:
 
     With TLS, callers are asked for a certificate if `client_certificates` is set; if it is not given, they are if there
     is an authority and there are no tokens. Each light site whose records are evaluated here has an inbox of its own,
-    in `record_inboxes`, which may change meanwhile.
+    in `record_inboxes`, which may change meanwhile; and so have the sinks beside the center for which something lands
+    here, in `sink_inboxes`.
     """
 
     def __init__(
@@ -111,7 +114,9 @@ class InboxServer:
         services: Sequence[CallService] = (),
         forwarder: EnvelopeAnswerer | None = None,
         record_inboxes: Mapping[str, Receiver] = NO_INBOXES,
+        sink_inboxes: Mapping[str, Receiver] = NO_INBOXES,
     ) -> None:
+        self._sink_inboxes = sink_inboxes
         self._forwarder = forwarder
         self._services = tuple(services)
         self._record_inboxes = record_inboxes
@@ -141,6 +146,7 @@ class InboxServer:
             self._services,
             self._forwarder,
             self._record_inboxes,
+            self._sink_inboxes,
         )
         server = grpc.server(
             futures.ThreadPoolExecutor(WORKERS, thread_name_prefix="inbox"),
@@ -211,7 +217,9 @@ class _Calls(grpc.GenericRpcHandler):
         services: Sequence[CallService],
         forwarder: EnvelopeAnswerer | None,
         record_inboxes: Mapping[str, Receiver],
+        sink_inboxes: Mapping[str, Receiver],
     ) -> None:
+        self._sink_inboxes = sink_inboxes
         self._forwarder = forwarder
         self._inbox = inbox
         self._tokens = tokens
@@ -235,10 +243,11 @@ class _Calls(grpc.GenericRpcHandler):
             self._inbox.refuse("unauthenticated", f"{caller.name!r} is no site", origin=caller.name)
             return _end_call(grpc.StatusCode.UNAUTHENTICATED, f"{caller.name!r} has the role {caller.role}, not site")
         site = None if caller is None else caller.name
-        if details.method == SEGMENT:
-            return self._handler(site, self._take)
-        if details.method == CONNECT:
-            return self._handler(site, self._greet)
+        call, _, sink = details.method.partition(FOR_SINK)
+        if call == SEGMENT:
+            return self._handler(site, partial(self._take, sink=sink))
+        if call == CONNECT:
+            return self._handler(site, partial(self._greet, sink=sink))
         if details.method == FORWARD and self._forwarder is not None:
             return self._handler(site, self._forward)
         if details.method == RECORDS_SEGMENT:
@@ -280,8 +289,19 @@ class _Calls(grpc.GenericRpcHandler):
             return grpc.unary_stream_rpc_method_handler(ask)
         return grpc.unary_unary_rpc_method_handler(lambda data, context: b"".join(ask(data, context)))
 
-    def _take(self, data: bytes, peer: str | None) -> dict[str, Any]:
-        return {"number": self._inbox.accept(data, peer=peer)}
+    def _take(self, data: bytes, peer: str | None, sink: str = "") -> dict[str, Any]:
+        return {"number": self._inbox_for(sink, peer).accept(data, peer=peer)}
+
+    def _inbox_for(self, sink: str, peer: str | None) -> Receiver:
+        """Return the inbox for what goes to a sink; to the center, if none is named."""
+        if sink and sink not in self._sink_inboxes:
+            raise self._inbox.refuse(
+                "unfit",
+                f"nothing lands here for the sink {sink!r:.80}",
+                hint="run every site from the same views; a sink that was just named is taken when this site follows",
+                origin=peer,
+            )
+        return self._sink_inboxes[sink] if sink else self._inbox
 
     def _take_records(self, data: bytes, peer: str | None) -> dict[str, Any]:
         return {"number": self._record_inbox(peer).accept(data, peer=peer)}
@@ -313,8 +333,8 @@ class _Calls(grpc.GenericRpcHandler):
         except RefusedError as error:
             return _describe_refusal(error)
 
-    def _greet(self, data: bytes, peer: str | None) -> dict[str, Any]:
-        return self._introduce(self._inbox, data, peer)
+    def _greet(self, data: bytes, peer: str | None, sink: str = "") -> dict[str, Any]:
+        return self._introduce(self._inbox_for(sink, peer), data, peer)
 
     def _greet_records(self, data: bytes, peer: str | None) -> dict[str, Any]:
         return self._introduce(self._record_inbox(peer), data, peer)

@@ -13,6 +13,7 @@ from catchment.keys.tls import TlsSource
 from catchment.wire.grpc_server import (
     BEARER,
     CONNECT,
+    FOR_SINK,
     FORWARD,
     RECORDS_CONNECT,
     RECORDS_SEGMENT,
@@ -43,7 +44,10 @@ _CHANNEL = [
 
 
 class GrpcUplink:
-    """An uplink to an `InboxServer`, at "host:port"; that of a light site `carries_records`."""
+    """An uplink to an `InboxServer`, at "host:port"; that of a light site `carries_records`.
+
+    What it carries is for a sink, and for the center if none is named.
+    """
 
     def __init__(
         self,
@@ -53,13 +57,15 @@ class GrpcUplink:
         limits: WireLimits = DEFAULT_LIMITS,
         *,
         carries_records: bool = False,
+        sink: str = "",
     ) -> None:
         self._address = address
         self._limits = limits
         self._metadata = ((TOKEN_HEADER, BEARER + token),) if token else ()
         self._channel = _open_channel(address, tls)
-        connect = RECORDS_CONNECT if carries_records else CONNECT
-        segment = RECORDS_SEGMENT if carries_records else SEGMENT
+        to = f"{FOR_SINK}{sink}" if sink else ""
+        connect = RECORDS_CONNECT if carries_records else CONNECT + to
+        segment = RECORDS_SEGMENT if carries_records else SEGMENT + to
         called = {CONNECT: connect, SEGMENT: segment, FORWARD: FORWARD}
         self._calls = {kind: self._channel.unary_unary(call) for kind, call in called.items()}
 

@@ -112,7 +112,7 @@ def test_view_options_are_read_and_checked() -> None:
         .view("v")
         .options
     )
-    assert (options.max_error, options.confidence, options.sink) == (0.05, 0.95, "center")
+    assert (options.max_error, options.confidence, options.sink) == (0.05, 0.95, ("center",))
     assert (options.freshness_us, options.emit_early_us, options.repair) == (10_000_000, 5_000_000, "never")
     assert options.policy == "hybrid:0.25+lfu"
 

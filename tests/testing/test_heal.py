@@ -94,7 +94,7 @@ class Incident:
         """Why a site cannot send, if it cannot."""
         running = self.world.roles[SITE, site].running
         assert isinstance(running, SimulatedSite)
-        return running.sender.snapshot().last_error or ""
+        return running.exits.center.sender.snapshot().last_error or ""
 
     def revised(self) -> set[str]:
         """The windows that were computed again, by the minute of their start."""

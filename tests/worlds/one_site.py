@@ -48,7 +48,7 @@ def open_site(spark: SparkSession, folder: Path, data: Path, sql: str, evaluator
         deployment.streams_at("edge"),
         deployment.fragments_at("edge"),
         SparkEvaluator({}),
-        lambda outbox: Sender(outbox, lambda: LocalUplink(inbox)),
+        lambda outbox, sink: Sender(outbox, lambda: LocalUplink(inbox)),
         clock,
     )
 

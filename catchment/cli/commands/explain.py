@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from catchment.cli.asking import CenterOption, ask
+from catchment.cli.asking import CenterOption, SinkOption, ask
 from catchment.cli.output import JsonFlag, console, emit, notes
 from catchment.cli.project_folder import OptionalProject, split_optional
 from catchment.errors import ConfigError
@@ -45,33 +45,41 @@ def explain(
     svg: Annotated[Path | None, typer.Option(help="Draw the plan into this SVG file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the picture and the text into this HTML file.")] = None,
     center: CenterOption = None,
+    sink: SinkOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what runs at each site, what crosses each link and what the center does, before anything runs."""
+    """Show what runs at each site, what crosses each link and what the center does, before anything runs.
+
+    Views that are answered elsewhere (`sink = 'tokyo'`) are explained by their names, or with --sink.
+    """
     if center is not None:
-        _explain_center(center, words or (), analyze, as_json, is_plain=not (verbose or svg or html or project_option))
+        is_plain = not (verbose or svg or html or project_option)
+        _explain_center(center, words or (), analyze, sink, as_json, is_plain=is_plain)
         return
     folder, query = split_optional(words or (), project_option, "one view")
     project = Project.load(folder)
     with notes.status("planning"):
+        from catchment.control.answers import explained_part
         from catchment.deploy.deployment import Deployment
         from catchment.query.catalog import load_catalog
         from catchment.serve.explanation import explain_deployment
         from catchment.serve.explanation_text import WIDTH, explanation_text
         from catchment.serve.plan_picture import plan_html, plan_svg
 
-        deployment = Deployment.plan(load_catalog(project))
+        deployment = explained_part(Deployment.plan(load_catalog(project)), query, sink)
         views = [deployment.deployed.query_name(deployment.catalog.view(query).name)] if query else None
         answer = explain_deployment(deployment, views, analyze=analyze)
     if svg is not None:
-        _write(svg, plan_svg(answer, project.center))
+        _write(svg, plan_svg(answer, answer["at"]))
     if html is not None:
-        _write(html, plan_html(answer, project.center, project.name))
+        _write(html, plan_html(answer, answer["at"], project.name))
     width = min(console.width, WIDTH)
     emit(answer, as_json, lambda a: _verbose_text(deployment, a, width) if verbose else explanation_text(a, width))
 
 
-def _explain_center(center: str, words: Sequence[str], analyze: bool, as_json: bool, *, is_plain: bool) -> None:
+def _explain_center(
+    center: str, words: Sequence[str], analyze: bool, sink: str | None, as_json: bool, *, is_plain: bool
+) -> None:
     """Explain what a center on another machine runs; its plans are not drawn here."""
     from catchment.serve.explanation_text import WIDTH, explanation_text
 
@@ -81,7 +89,7 @@ def _explain_center(center: str, words: Sequence[str], analyze: bool, as_json: b
             hint="catchment explain totals --center prod",
         )
     width = min(console.width, WIDTH)
-    answer = ask("explain", Path(), center, query=words[0] if words else None, analyze=analyze)
+    answer = ask("explain", Path(), center, query=words[0] if words else None, analyze=analyze, sink=sink)
     emit(answer, as_json, lambda a: explanation_text(a, width))
 
 

@@ -132,7 +132,8 @@ def _run_site(
     from catchment.project.ways import Ways
 
     forwarders = sorted(Ways.of(deployment.project).forwarders)
-    possible = dict.fromkeys((*deployment.sites, *deployment.routes.relays, *forwarders))
+    relays = [relay for part in deployment.parts for relay in part.routes.relays]
+    possible = dict.fromkeys((*deployment.sites, *relays, *forwarders, *deployment.sinks))
     if name not in possible:
         raise ConfigError(
             f"site {name!r} has nothing to do: no view reads a stream from it, and no other site sends through it",
@@ -173,9 +174,9 @@ def _check_addresses(deployment: Deployment, site: str) -> None:
     """Check that other processes can find this one, and that it can find the next one on its way to the center."""
     from catchment.deploy.connections import inbox_address
 
-    routes = deployment.routes
-    for name in {site, routes.hops.get(site, site)} & {routes.center, *routes.relays}:
-        inbox_address(deployment.project, name)
+    for routes in (part.routes for part in deployment.parts):
+        for name in {site, routes.hops.get(site, site)} & {routes.center, *routes.relays}:
+            inbox_address(deployment.project, name)
 
 
 def _load(folder: Path) -> Deployment:
@@ -197,7 +198,7 @@ def _run(
     ended = run_roles(roles, once=once, seconds=seconds, quiet=as_json, page_port=page, log=log)
     answer = {
         "status": ended.status,
-        "queries": [p.name for p in roles.deployment.plans],
+        "queries": [p.name for part in roles.deployment.parts for p in part.plans],
         "results": str(roles.deployment.project.state_folder),
         "interrupted": ended.is_interrupted,
     }

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from catchment.cli.asking import CenterOption, ask
+from catchment.cli.asking import CenterOption, SinkOption, ask
 from catchment.cli.commands import show_order, show_quality, show_queries, show_sinks
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.progress import status_table, when
@@ -45,11 +45,12 @@ def results(
     query: Query,
     project: ProjectOption = Path(),
     center: CenterOption = None,
+    sink: SinkOption = None,
     limit: Limit = 20,
     as_json: JsonFlag = False,
 ) -> None:
     """Show the newest rows of a view, each in its latest revision."""
-    answer = ask("show results", project, center, query=query, limit=limit)
+    answer = ask("show results", project, center, query=query, sink=sink, limit=limit)
     emit(answer, as_json, lambda a: result_table(a["rows"], f"{query} by window, newest first"))
 
 
@@ -58,11 +59,12 @@ def windows(
     query: Query,
     project: ProjectOption = Path(),
     center: CenterOption = None,
+    sink: SinkOption = None,
     limit: Limit = 20,
     as_json: JsonFlag = False,
 ) -> None:
     """Show the newest windows of a view: status, coverage, revision, and what is missing."""
-    answer = ask("show windows", project, center, query=query, limit=limit)
+    answer = ask("show windows", project, center, query=query, sink=sink, limit=limit)
     emit(answer, as_json, lambda a: window_table(a["windows"], f"windows of {query}, newest first"))
 
 
@@ -74,11 +76,12 @@ def revisions(
     ] = None,
     project: ProjectOption = Path(),
     center: CenterOption = None,
+    sink: SinkOption = None,
     limit: Limit = 50,
     as_json: JsonFlag = False,
 ) -> None:
     """Show every published revision of a view's windows, and why each was made."""
-    answer = ask("show revisions", project, center, query=query, window=window, limit=limit)
+    answer = ask("show revisions", project, center, query=query, sink=sink, window=window, limit=limit)
     emit(answer, as_json, lambda a: window_table(a["revisions"], f"revisions of {query}, oldest first"))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from catchment.cli.asking import CenterOption, ask
+from catchment.cli.asking import CenterOption, SinkOption, ask
 from catchment.cli.commands.show import ProjectOption
 from catchment.cli.output import JsonFlag, emit, notes, report
 from catchment.cli.tables import hide_engine_columns, plain_table
@@ -41,6 +41,7 @@ def sql(
     ] = None,
     project: ProjectOption = Path(),
     center: CenterOption = None,
+    sink: SinkOption = None,
     with_all: Annotated[
         bool, typer.Option("--all", help="Show every column of SELECT *, also those that the engine adds.")
     ] = False,
@@ -51,14 +52,17 @@ def sql(
     """Query published results in DuckDB's SQL, one SELECT or a shell, without starting Spark."""
     memory_bytes = parse_size(memory_limit)
     if statement is not None:
-        answer = ask("sql", project, center, statement=statement, memory_bytes=memory_bytes, time_s=time_limit)
+        limits = {"memory_bytes": memory_bytes, "time_s": time_limit}
+        answer = ask("sql", project, center, statement=statement, sink=sink, **limits)
         emit(answer, as_json, lambda a: _render(a["rows"], with_all))
         return
     if center is not None:
         raise ConfigError("with --center one statement is answered", hint='catchment sql "SELECT ..." --center prod')
     from catchment.center.results.sql import SqlLimits
 
-    _open_shell(Project.load(project).state_folder, SqlLimits(memory_bytes, time_limit), with_all, as_json)
+    _open_shell(
+        Project.load(project).answering_at(sink).state_folder, SqlLimits(memory_bytes, time_limit), with_all, as_json
+    )
 
 
 def _open_shell(state: Path, limits: SqlLimits, with_all: bool, as_json: bool) -> None:

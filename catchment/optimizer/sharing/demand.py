@@ -45,8 +45,8 @@ def _without_slack(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "slack"}
 
 
-# version 2 has on_error, version 4 explodes, version 5 comes_by
-@stored(version=5, migrations={1: dict, 2: _without_slack, 3: dict, 4: dict})
+# version 2 has on_error, version 4 explodes, version 5 comes_by, version 6 sink
+@stored(version=6, migrations={1: dict, 2: _without_slack, 3: dict, 4: dict, 5: dict})
 @dataclass(frozen=True)
 class DemandSource:
     """A stream with its look-ups: what two demands must have in common to be shared, but for the sites.
@@ -56,7 +56,8 @@ class DemandSource:
     told apart.
     `types` are the types of its columns, by their texts. `policy` is in it because a fragment leaves its site by one
     policy, `on_error` because the records that it takes depend on it; each is empty where the query does not ask for
-    it. How long a query waits is not: a fragment has a mark per query.
+    it. How long a query waits is not: a fragment has a mark per query. `sink` is the site beside the center that it is
+    sent to, and empty for the center: what one of them is sent, the others are not.
     """
 
     stream: str
@@ -68,6 +69,7 @@ class DemandSource:
     on_error: str = ""
     explodes: tuple[Explode, ...] = ()
     comes_by: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    sink: str = ""
 
     @cached_property
     def at_any_site(self) -> DemandSource:
@@ -91,6 +93,11 @@ class DemandSource:
         return set(self.sites) <= set(sites) and not any(
             by.get(site, site) in wanted for site in sites if site not in self.sites
         )
+
+    @property
+    def name_end(self) -> str:
+        """What the names of its fragments end with, so that those for different sinks differ."""
+        return f"_at_{self.sink}" if self.sink else ""
 
     @property
     def adds_rows(self) -> bool:
@@ -157,7 +164,7 @@ class FragmentDemand:
     @property
     def name(self) -> str:
         """A name that depends on the contents alone."""
-        return f"{self.source.stream}_{self.fingerprint[:8]}"
+        return f"{self.source.stream}_{self.fingerprint[:8]}{self.source.name_end}"
 
     def at_sites_of(self, others: Iterable[FragmentDemand]) -> FragmentDemand:
         """Return the demand at the sites where others want it, of those where it is."""
@@ -252,6 +259,7 @@ def _source(normal: QueryPlan, catalog: Catalog) -> DemandSource:
         _on_error(normal.options),
         fragment.explodes,
         tuple(_ways(catalog, scan.stream)),
+        catalog.project.sink,
     )
 
 

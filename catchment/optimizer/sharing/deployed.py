@@ -38,14 +38,26 @@ MAX_LEAVING = 12
 MAX_HANDOVER_US = 600 * SECOND_US  # of event time; for longer nobody waits for slices that start together
 
 
-# version 3 has starts, version 4 definitions, version 5 renewals, version 6 repairs, version 7 handovers
+# version 3 has starts, version 4 definitions, version 5 renewals, version 6 repairs, version 7 handovers, 8 sinks
 @stored(
-    version=7,
-    migrations={1: lambda fields: fields | {"orders": SiteOrders()}, 2: dict, 3: dict, 4: dict, 5: dict, 6: dict},
+    version=8,
+    migrations={
+        1: lambda fields: fields | {"orders": SiteOrders()},
+        2: dict,
+        3: dict,
+        4: dict,
+        5: dict,
+        6: dict,
+        7: dict,
+    },
 )
 @dataclass(frozen=True)
 class Deployed:
-    """The sharing in force, its version, and its past."""
+    """The sharing in force, its version, and its past.
+
+    `sinks` has what is deployed for each site beside the center at which views are answered, with a version of its own;
+    a change of one is a new version of the whole. Orders to sites are those of the whole.
+    """
 
     sharing: SharingState
     version: int = 1
@@ -60,6 +72,19 @@ class Deployed:
     renewals: Mapping[str, int] = field(default_factory=dict)  # query -> how often its fragment was renewed
     repairs: Mapping[str, WindowRepair] = field(default_factory=dict)  # by the view that computes windows again
     handovers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # fragment -> those that end where it begins
+    sinks: Mapping[str, Deployed] = field(default_factory=dict)
+
+    def with_sinks(self, sinks: Mapping[str, Deployed]) -> Deployed:
+        """Return the deployment with this deployed at other sinks; a new version, if that is something else."""
+        known = {sink: deployed.version for sink, deployed in self.sinks.items()}
+        if known == {sink: deployed.version for sink, deployed in sinks.items()}:
+            return replace(self, sinks=sinks)
+        return replace(self, sinks=sinks, version=self.version + 1)
+
+    def at_sink(self, sink: str) -> Deployed:
+        """Return what is deployed at a sink beside the center, under the orders of the whole; nothing if it is new."""
+        known = self.sinks.get(sink) or Deployed(SharingState(self.sharing.strength))
+        return replace(known, orders=self.orders)
 
     def add(self, query: SharedQuery, sql: str | None = None, bytes_of: BytesOf | None = None) -> Deployed:
         """Return the deployment with one more query.

@@ -132,8 +132,9 @@ class SharingState:
         return replace(self, queries=queries, fragments=fragments, derivations=derivations)
 
     def _new(self, query: SharedQuery, suffix: str) -> Derivation:
-        name = query.name if self.strength is Strength.NONE else query.demand.name
-        derivation = derivation_of(query, query.demand, name + suffix)
+        demand = query.demand
+        name = query.name + demand.source.name_end if self.strength is Strength.NONE else demand.name
+        derivation = derivation_of(query, demand, name + suffix)
         assert derivation is not None
         return derivation
 

@@ -85,8 +85,7 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
         slices = aggregate_stream(
             read.stream, read.lookups, conditions, grouping.window, grouped, measured, read.explodes
         )
-        center = view.options.sink or catalog.project.center
-        return plan_assembled(view, grouping.assembly, slices, finish, center)
+        return plan_assembled(view, grouping.assembly, slices, finish, catalog.answering_site(view))
     # The rows of a record are in a sample together, which the bounds of samples do not expect.
     sheds = read.stream.shed and view.options.shed != NEVER and read.branches == 1 and not read.explodes
     aggregate = aggregate_stream(
@@ -98,4 +97,4 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
         with_terms(found) if sheds else found,
         read.explodes,
     )
-    return QueryPlan(Sink(finish(aggregate), view.name, view.options.sink or catalog.project.center, view.options))
+    return QueryPlan(Sink(finish(aggregate), view.name, catalog.answering_site(view), view.options))

@@ -63,8 +63,7 @@ def plan_joined(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
     left, right = (_side(s, sides, conditions, grouping.window, made, aggregates) for s in SIDES)
     pairs = tuple(aggregates.pairs.values())
     join = WindowJoin(left, right, on, joined, pairs, tuple(dict.fromkeys(compared)), preserved, where)
-    site = view.options.sink or catalog.project.center
-    return QueryPlan(Sink(finish(join), view.name, site, view.options))
+    return QueryPlan(Sink(finish(join), view.name, catalog.answering_site(view), view.options))
 
 
 def _side(

@@ -58,8 +58,11 @@ class ViewOptions:
         absent="no contract",
     )
     confidence: float = option(kinds.share(), 0.95, doc="the confidence of the contract; only with max_error")
-    sink: str | None = option(
-        kinds.site_name(), None, doc="the site where results are wanted: for now the center", absent="the center"
+    sink: tuple[str, ...] | None = option(
+        kinds.site_names(),
+        None,
+        doc="the site where results are wanted, or several, such as 'center,tokyo': each answers by itself",
+        absent="the center",
     )
     freshness_us: int | None = option(
         kinds.duration(positive=True),

@@ -1,4 +1,8 @@
-"""The center as a role of a process: its inbox and server, its pipeline, and the result tables of every view."""
+"""The center as a role of a process: its inbox and server, its pipeline, and the result tables of every view.
+
+What is answered at another sink is answered by such a role too, at that site: to its part of the deployment it is the
+center.
+"""
 
 from __future__ import annotations
 
@@ -86,9 +90,10 @@ class CenterRole:
 
     def start(self, closing: ExitStack) -> None:
         """Listen for sites and begin to consume what lands; `closing` ends both."""
-        self._server = self._connections.make_server(self.deployment.project.center, self._inbox)
-        self._server.start()
-        closing.callback(self._server.close)
+        if not self.deployment.project.sink:  # at another sink it is the server of that site that takes what lands
+            self._server = self._connections.make_server(self.deployment.project.center, self._inbox)
+            self._server.start()
+            closing.callback(self._server.close)
         self.pipeline.start()
         closing.callback(self.pipeline.stop)
         for delivery in self._deliveries:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from catchment.deploy.fragment_plan import FragmentPlan
+from catchment.deploy.twins import Twins, find_twins
 from catchment.files.watch import FilePiece
 from catchment.project.config import Project
 from catchment.query.fragment import Fragment, count_only
@@ -84,11 +85,19 @@ class StreamState:
     guarded: set[str] = field(default_factory=set)  # fragments that set aside the records which they fail on
     counted_whole: set[str] = field(default_factory=set)  # suspended fragments whose condition fails too
     statements: Statements = field(default_factory=Statements)  # of its sources, before the batch that is being read
+    twins: Twins = field(default_factory=dict)  # fragments that are evaluated for others, in the batch that is read
 
     @property
     def own_plans(self) -> list[FragmentPlan]:
-        """Return the plans of the fragments of this stream."""
-        return [plan for plan in self.plans if plan.fragment.stream == self.stream.name]
+        """Return the plans of the fragments of this stream, without those for which others are evaluated."""
+        taken = {name for names in self.twins.values() for name in names}
+        mine = (plan for plan in self.plans if plan.fragment.stream == self.stream.name)
+        return [plan for plan in mine if plan.fragment.name not in taken]
+
+    def find_twins(self, suspended: Collection[str]) -> None:
+        """Find out which fragments are evaluated for others from now on."""
+        mine = [plan for plan in self.plans if plan.fragment.stream == self.stream.name]
+        self.twins = {} if self.stream.shed else find_twins(mine, suspended)
 
     @property
     def active_plans(self) -> list[FragmentPlan]:

@@ -33,12 +33,14 @@ from catchment.deploy.second_rounds import SecondRounds
 from catchment.deploy.sites import LeavingSites
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.light.in_process import LightSites
+from catchment.project.config import Project
 from catchment.project.routes import first_link, outgoing_link
 from catchment.receivers.site_receivers import SiteReceivers
 from catchment.shedding.monitor import LoadMonitor
 from catchment.spark.evaluation.evaluator import SparkEvaluator
 from catchment.spark.pipelines.center_role import CenterRole
 from catchment.spark.pipelines.shedding import MakeMonitor
+from catchment.spark.pipelines.sink_roles import SinkRoles
 from catchment.spark.pipelines.site import SitePipeline
 from catchment.spark.pipelines.site_status import site_status
 from catchment.spark.session import make_session
@@ -106,6 +108,7 @@ class Runner:
             self._traces,
             self.forwarding.status,
         )
+        self.sinks = SinkRoles(self.connections, self.clock, self._every_site_here, self._address, spark=self.spark)
 
     def start(self) -> None:
         """Start the center first, so that sites find it listening; then the relays, then the sites."""
@@ -125,6 +128,8 @@ class Runner:
         self.connections.addresses.update(self.relays.addresses())
         self._closing.callback(self.forwarding.close)
         self.forwarding.start(site for site in self._hosted if site not in self.connections.addresses)
+        self._closing.callback(self.sinks.close)
+        self.sinks.follow(self.deployment)
         self._closing.callback(self.light.stop)
         self.light.start_sources(self.deployment, self._light_sources_here(), self._light_sender, once=self.once)
         for site in self._pipelines_here():
@@ -150,6 +155,10 @@ class Runner:
         """The sites that this process runs, also those where nothing is read; all of the project, if it runs whole."""
         return tuple(self.project.sites) if self.with_center and self.sites else self.sites
 
+    def _every_site_here(self) -> frozenset[str]:
+        """Return the sites that this process runs, with the center if it does."""
+        return frozenset((*self._hosted, *([self.project.center] if self.with_center else [])))
+
     @property
     def center(self) -> CenterPipeline | None:
         """The center, if it runs in this process."""
@@ -164,8 +173,7 @@ class Runner:
         return LookupTables(self.spark, self.deployment.catalog.tables, self.project.folder, self.clock)
 
     def _start_site(self, site: str) -> None:
-        refuse_redefined_views(self.project.site_folder(site), self.deployment.plans)
-        refuse_changed_streams(self.project.site_folder(site), self.deployment.streams_at(site))
+        self._refuse_changes(site)
         is_light = self.project.is_light(site)
         if not is_light:
             self._receivers[site] = self._start_receiving(site)
@@ -183,6 +191,7 @@ class Runner:
             self.deployment.deployed.orders,
             self.light.arrivals.get(site),
             partial(self.light.is_arriving, site),
+            sinks=self._sink_projects(),
         )
         self.pipelines.append(pipeline)
         housekeeping = SiteHousekeeping(
@@ -197,6 +206,18 @@ class Runner:
         pipeline.compact = lambda: housekeeping.compact([state.stream.name for state in pipeline.states])
         self._closing.callback(pipeline.stop)
         pipeline.start(once=self.once)
+
+    def _refuse_changes(self, site: str) -> None:
+        """Refuse views and streams that were changed under the state of a site, whichever sink they are for."""
+        for part in self.deployment.parts:
+            folder = self.project.site_folder(site)
+            sink = part.project.sink
+            refuse_redefined_views(folder / f"views_at_{sink}" if sink else folder, part.plans)
+        refuse_changed_streams(self.project.site_folder(site), self.deployment.streams_at(site))
+
+    def _sink_projects(self) -> dict[str, Project]:
+        """Return the project as it is to each sink beside the center."""
+        return {sink: part.project for sink, part in self.deployment.sinks.items()}
 
     def _start_receiving(self, site: str) -> SiteReceivers:
         """Take what is sent to a site from now on; with `once`, only what has landed before is read."""
@@ -241,15 +262,24 @@ class Runner:
         """
         if not all(p.finished for p in self.pipelines):
             return False
-        if not self.relays.is_finished(self.once and bool(self.pipelines)):
+        if self._center is None and not self.pipelines and self.forwarding.running:
+            return False  # it forwards for others until it is stopped
+        once = self.once and bool(self.pipelines)
+        if not self.relays.is_finished(once) or not self.sinks.is_finished(once):
             return False
-        return self._center is None or self._center.is_finished(self.once and bool(self.pipelines))
+        return self._center is None or self._center.is_finished(once)
 
     def status(self) -> Mapping[str, Any]:
         """Return the state of every role in this process."""
         sites = {p.site: self._site_status(p) for p in self.pipelines}
         center = None if self._center is None else self._center.status(self.watcher.refused)
-        return {"sites": sites, "relays": self.relays.status(), "center": center, "sources": self.light.status()}
+        return {
+            "sites": sites,
+            "relays": self.relays.status(),
+            "center": center,
+            "sources": self.light.status(),
+            "sinks": self.sinks.status(),
+        }
 
     def _site_status(self, pipeline: SitePipeline) -> Mapping[str, Any]:
         return {
@@ -273,6 +303,7 @@ class Runner:
         if found is not None:
             self.deployment = found
             self.relays.follow(found)
+            self.sinks.follow(found)
             if self._traces is not None:
                 self._traces.follow(found)
             if self._center is not None:
@@ -287,16 +318,17 @@ class Runner:
         if self.watcher.sites_may_follow():
             self._follow_sites()
         outboxes = [*(p.outbox for p in self.pipelines), *(r.outbox for r in self.relays.running.values())]
+        outboxes += self.sinks.outboxes()
         end_former_lives(outboxes, self.deployment.deployed.orders)
 
     def _follow_sites(self) -> None:
         self.light.follow_arrivals(self.deployment, self._evaluated_here())
         for pipeline in self.pipelines:
-            refuse_redefined_views(pipeline.folder, self.deployment.plans)
-            refuse_changed_streams(pipeline.folder, self.deployment.streams_at(pipeline.site))
+            self._refuse_changes(pipeline.site)
             if not self.once and pipeline.site in self._receivers:
                 self._receivers[pipeline.site].follow(self.deployment.declared_at(pipeline.site))
-            pipeline.deploy(self.deployment.streams_at(pipeline.site), self.deployment.fragments_at(pipeline.site))
+            streams = self.deployment.streams_at(pipeline.site)
+            pipeline.deploy(streams, self.deployment.fragments_at(pipeline.site), self._sink_projects())
         running = {p.site for p in self.pipelines}
         whole = self.with_center and bool(self.pipelines) and bool(self.sites)
         if whole:  # a query may read a stream that nobody read before
@@ -310,11 +342,12 @@ class Runner:
         self._follow()
         self.light.tick()
         for pipeline in self.pipelines:
-            pipeline.sender.raise_failure()
+            pipeline.exits.raise_failure()
             pipeline.tick()
             self._housekeeping[pipeline.site].tick([state.stream.name for state in pipeline.states])
         self._stop_without_readers()
         self.relays.tick()
+        self.sinks.tick()
         if self._center is not None:
             self._center.tick()
 
@@ -336,19 +369,21 @@ class Runner:
         for pipeline in self.pipelines:
             write_status(pipeline.folder, status["sites"][pipeline.site], stopped)
         self.relays.write_status(status["relays"], stopped)
+        self.sinks.write_status(stopped)
         for site in set(self.forwarding.running) - {pipeline.site for pipeline in self.pipelines}:
             self.forwarding.write_status(site, stopped)
         self.light.write_status(stopped)
         if self._center is not None:
             write_status(self._center.pipeline.folder, status["center"], stopped)
 
-    def _sender(self, site: str, outbox: Outbox) -> Sender:
-        address = self._address(self.deployment.routes.next_inbox(site))
-        return self.connections.make_sender(first_link(self.project, site), site, address, outbox)
+    def _sender(self, site: str, outbox: Outbox, sink: str) -> Sender:
+        link = first_link(self.deployment.part_at(sink).project, site)
+        return self.connections.make_sender(link, site, self._address(outbox.destination), outbox, sink=sink)
 
-    def _local_sender(self, site: str, outbox: Outbox) -> Sender:
+    def _local_sender(self, site: str, outbox: Outbox, sink: str) -> Sender:
         """Return what gives the partials of a light site to the inbox beside its pipeline, in this process."""
-        inbox = self._inbox_of(self.deployment.routes.next_inbox(site))
+        to = outbox.destination
+        inbox = self.connections.sink_inboxes[to][sink] if sink else self._inbox_of(to)
         return Sender(
             outbox,
             lambda: self.wrap_uplink(LocalUplink(inbox, peer=site)),
@@ -375,7 +410,7 @@ class Runner:
         """Return where the inbox of the center or of a relay is: here, or at its declared address."""
         if to == self.project.center and self._center is not None:
             return self._center.address
-        return self.relays.address(to) or inbox_address(self.project, to)
+        return self.relays.address(to) or self.connections.addresses.get(to) or inbox_address(self.project, to)
 
 
 def run_deployment(

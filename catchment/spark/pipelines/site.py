@@ -16,13 +16,14 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
 from catchment.deploy.role_files import forget_resumptions, requested_resumptions
+from catchment.deploy.twins import with_twins
 from catchment.errors import CatchmentError, EngineError
 from catchment.files.watch import DEFAULT_KEEP_US, FolderWatch
 from catchment.light.arrivals import RecordArrivals
@@ -30,7 +31,6 @@ from catchment.log_fields import about
 from catchment.progress.events import Ticked
 from catchment.progress.window_observer import WindowObserver
 from catchment.project.config import Project
-from catchment.project.routes import Routes, first_link
 from catchment.project.site_orders import SiteOrders
 from catchment.query.sql.statements import Stream
 from catchment.shedding.monitor import LoadMonitor
@@ -38,10 +38,10 @@ from catchment.site.account import BatchAccepted
 from catchment.site.agreed_time import AgreedTime
 from catchment.site.backfill import NeededBatches, PastBatches
 from catchment.site.core import SiteCore
-from catchment.site.events import Absorbed, Action, Event, LinkMeasured, LowMarkRaised
+from catchment.site.events import Absorbed, Action, Event, LowMarkRaised
+from catchment.site.exits import Exit, Exits, MakeSender
 from catchment.site.idle_ticks import IdleTicks
 from catchment.site.meter import SiteMeter
-from catchment.site.outbox_writer import OutboxWriter, recover
 from catchment.site.plausible import far_us
 from catchment.site.reader import NOT_READING, ReaderWatch, ReadingPaused, ReadingResumed
 from catchment.site.suspension import FragmentResumed, FragmentSuspended
@@ -72,9 +72,6 @@ from catchment.storage.free_space import DiskFullError, FreeSpace
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Clock
-from catchment.wire.messages import Updates
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
 
 MAX_BUSY_RESTARTS = 60  # of one stream, where a busy machine is the only reason that it stopped
 RESTARTS_OF_ONE_READING = 2  # where what is there is read once: its end is waited for
@@ -93,13 +90,14 @@ class SitePipeline:
     streams: Sequence[Stream]
     plans: Sequence[FragmentPlan]
     evaluator: Evaluator
-    make_sender: Callable[[Outbox], Sender]
+    make_sender: MakeSender
     clock: Clock
     make_monitor: MakeMonitor = LoadMonitor
     observer: WindowObserver | None = None
     orders: SiteOrders = field(default_factory=SiteOrders)
     arrivals: RecordArrivals | None = None  # of a light site, whose records are evaluated here
     is_arriving: Callable[[], bool] = lambda: False  # whether more of what is read once is on the way here
+    sinks: Mapping[str, Project] = field(default_factory=dict)  # beside the center, with the project as it is to each
     _states: dict[str, StreamState] = field(default_factory=dict, init=False)
     _file_batches: dict[str, FileBatches] = field(default_factory=dict, init=False)  # of streams of files
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
@@ -109,21 +107,15 @@ class SitePipeline:
 
     def __post_init__(self) -> None:
         self.folder = self.project.site_folder(self.site)
-        self.link = first_link(self.project, self.site)
-        to = Routes.of(self.project).next_inbox(self.site)
-        life = self.orders.lives.get(self.site, 0)
-        self.outbox = Outbox(self.folder / "outbox", self.site, to, self.link.outbox_max_bytes, life=life)
-        self._writer = OutboxWriter(
-            self.outbox, None if self.observer is None else partial(self.observer.note_flushed, self.site)
-        )
-        self.sender = self.make_sender(self.outbox)
+        self.exits = Exits(self._open_exit)
+        self.outbox, self.sender, self.link = self.exits.center.outbox, self.exits.center.sender, self.exits.center.link
         self.meter = SiteMeter()
         self.free_space = FreeSpace(self.folder, self.project.limits.free_disk_bytes, self.clock)
         self.core = SiteCore()
         self._idle_ticks = IdleTicks(self.clock)
         journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock)
-        recover(self.host, self.outbox, self.orders, lambda: self.core.fragments)
+        self.exits.recover(self.host, self.orders, lambda: self.core.fragments, self.sinks)
         for stream in {f.stream for f in self.core.definitions} | {s.name for s in self.streams}:
             self._apply_deployment(stream, self._newest_read_us(stream))
         self.reducer = BatchReducer(self.spark, self.project, self.site, self.folder, self.evaluator, self.clock)
@@ -146,7 +138,7 @@ class SitePipeline:
             self.host.look,
             self.core,
             lambda: self.states,
-            lambda: self.outbox.size_bytes,
+            lambda: self.exits.size_bytes,
             self._submit_past,
             self._stopping,
             pace_of(self.link),
@@ -154,11 +146,17 @@ class SitePipeline:
         )
         self._past_thread = RepairThread(self._read_past_or_compact, "past")
 
+    def _open_exit(self, sink: str) -> Exit:
+        life = self.orders.lives.get(self.site, 0)
+        observer = None if sink else self.observer
+        part = self.sinks[sink] if sink else self.project
+        return Exit.open(self.project, part, self.site, life, self.make_sender, observer)
+
     # --- life -----------------------------------------------------------------------------------------------
 
     def start(self, *, once: bool = False) -> None:
         """Begin to read. With `once`, read what is there now, close its windows and stop."""
-        self.sender.start()
+        self.exits.start()
         self._once = once
         for stream in self.streams:
             self._start_stream(stream, reads=False)
@@ -169,8 +167,14 @@ class SitePipeline:
             self._repair_thread.start()
         self._past_thread.start()
 
-    def deploy(self, streams: Sequence[Stream], plans: Sequence[FragmentPlan]) -> None:
+    def deploy(
+        self,
+        streams: Sequence[Stream],
+        plans: Sequence[FragmentPlan],
+        sinks: Mapping[str, Project] = MappingProxyType({}),
+    ) -> None:
         """Run these fragments from the next micro-batch of their streams on; end the streams that nobody reads."""
+        self.sinks = sinks
         self.streams = tuple(streams)
         self.plans = tuple(plans)
         wanted = {s.name for s in streams}
@@ -188,20 +192,21 @@ class SitePipeline:
         for state in self.states:
             self._tick_stream(state)
         self.meter.note_link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
-        measured = self._measure_link()
-        self._idle_ticks.note_acked(self.outbox.lowest_unacked)
+        measured = self.exits.measure()
+        self._idle_ticks.note_acked(self.exits.acked)
         is_waiting = self.host.look(lambda: self.core.is_waiting(self.clock.now_us()))
-        if is_waiting or measured.blocked or (self.core.pending_rows and self._idle_ticks.is_due()):
-            before = self.outbox.next_sequence
-            self.host.submit("tick", [measured, Ticked()])
-            self._idle_ticks.note(self.outbox.next_sequence > before)
+        is_blocked = any(link.blocked for link in measured)
+        if is_waiting or is_blocked or (self.core.pending_rows and self._idle_ticks.is_due()):
+            before = self.exits.appended
+            self.host.submit("tick", [*measured, Ticked()])
+            self._idle_ticks.note(self.exits.appended > before)
 
     @property
     def finished(self) -> bool:
         """Whether every stream has ended and everything that it led to has been acknowledged."""
         if not all(s.is_finished for s in self.states) or self.repairs.next_repair() or self.past.next_past():
             return False
-        return not self.core.pending_rows and self.outbox.is_empty
+        return not self.core.pending_rows and self.exits.are_empty
 
     @property
     def repair_failure(self) -> str | None:
@@ -225,7 +230,7 @@ class SitePipeline:
                 state.reading.stop()
         self._repair_thread.stop()
         self._past_thread.stop()
-        self.sender.stop()
+        self.exits.stop()
         self.host.journal.close()
 
     # --- streams ------------------------------------------------------------------------------------------------
@@ -415,6 +420,7 @@ class SitePipeline:
         name = state.stream.name
         began_us = self.clock.now_us()
         state.statements = self.host.look(lambda: self.core.statements_of(name))
+        state.find_twins(self._suspended())
         reduced = self.isolating.reduce(state, batch, number)
         settled = settle()
         events = reduced.events
@@ -432,9 +438,10 @@ class SitePipeline:
             events = [*events, LowMarkRaised(name, mark_us, read_us=read_us)]
         accepted = BatchAccepted(name, number, stats.rows - stats.bad)
         self._show_read(events)
+        events = list(with_twins(events, state.twins))
         self._idle_ticks.reset()
-        self.host.submit(name, [accepted, *settled, *events, self._measure_link()], batch=number)
-        self.sender.notify()
+        self.host.submit(name, [accepted, *settled, *events, *self.exits.measure()], batch=number)
+        self.exits.notify()
         now_us = self.clock.now_us()
         state.reader.note_batch(stats.rows, now_us - began_us, now_us)
         self._log_batch(state, number, stats.rows, events)
@@ -442,7 +449,8 @@ class SitePipeline:
     def _show_read(self, events: Sequence[Event]) -> None:
         """Show an observer which slices a batch has records of; before they are absorbed, which may flush them."""
         if self.observer is not None:
-            for event in (e for e in events if isinstance(e, Absorbed)):
+            elsewhere = {plan.fragment.name for plan in self.plans if plan.sink}
+            for event in (e for e in events if isinstance(e, Absorbed) and e.fragment not in elsewhere):
                 self.observer.note_read(self.site, event.fragment, (slice_us for slice_us, _ in event.records))
 
     def _log_batch(self, state: StreamState, number: int, rows: int, events: Sequence[Event]) -> None:
@@ -456,7 +464,7 @@ class SitePipeline:
     def _wait_for_room(self) -> None:
         """Read nothing more while the cache is full, until the link has taken something away, or the disk nearly is."""
         while self.core.full and not self._stopping.wait(ROOM_CHECK_S):
-            self.host.submit("tick", [self._measure_link(), Ticked()])
+            self.host.submit("tick", [*self.exits.measure(), Ticked()])
         while self.free_space.is_low():
             if self._once or self._stopping.wait(DISK_CHECK_S):
                 raise DiskFullError(self.free_space.describe(), where=f"site {self.site}")
@@ -483,7 +491,7 @@ class SitePipeline:
                 finally:
                     state.batch_lock.release()
                 left = {name: event for name, event in left.items() if event not in mine}
-                self.sender.notify()
+                self.exits.notify()
         if not left or not self._states:
             forget_resumptions(self.folder)
 
@@ -497,19 +505,19 @@ class SitePipeline:
         return FragmentResumed(event.fragment, past)
 
     def _submit_repair(self, events: list[Event]) -> None:
-        self.host.submit("repair", [*events, self._measure_link()])
-        self.sender.notify()
+        self.host.submit("repair", [*events, *self.exits.measure()])
+        self.exits.notify()
 
     def _submit_past(self, events: list[Event]) -> int:
         """Journal what was read of the past; return the bytes that go onto the link because of it."""
 
         def submit() -> int:
-            before = self._writer.appended_bytes
-            self.host.submit("backfill", [*events, self._measure_link()])
-            return self._writer.appended_bytes - before
+            before = self.exits.appended_bytes
+            self.host.submit("backfill", [*events, *self.exits.measure()])
+            return self.exits.appended_bytes - before
 
         sent_bytes = self.host.look(submit)
-        self.sender.notify()
+        self.exits.notify()
         return sent_bytes
 
     def _read_past_or_compact(self) -> bool:
@@ -527,10 +535,4 @@ class SitePipeline:
     # --- what leaves ----------------------------------------------------------------------------------------------
 
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
-        sent = [m for action in actions for m in action.messages]
-        updates = [m for m in sent if isinstance(m, Updates)]
-        facts = [m for m in sent if not isinstance(m, Updates)]
-        return self._writer.append(number, updates, facts)
-
-    def _measure_link(self) -> LinkMeasured:
-        return self._writer.measure(self.sender.snapshot())
+        return self.exits.enact(self.host, number, actions)

@@ -1,0 +1,131 @@
+"""Views that are answered at other sites than the center, or at several, in whole simulated deployments.
+
+Catches: an answer that one sink has and another has not, partials that reach a sink twice or that no view there needs,
+a sink that waits for another one, a number that an exit uses twice after a crash. The oracle recomputes every view from
+the raw records, at every sink.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from catchment.deploy.deployment import Deployment
+from catchment.deploy.submit import drop, submit_text
+from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
+from catchment.testing.campaign import run_seed
+from catchment.testing.draw import Draw
+from catchment.testing.generate import draw_features
+from catchment.testing.network import GREETING_BYTES
+from catchment.timeline import SECOND_US
+from tests.testing.test_view_sites import SELECT, SITES, STREAM, at, records
+from tests.worlds.tiers import seeds
+
+HERE = f"CREATE MATERIALIZED VIEW here AS {SELECT};"
+THERE = f"CREATE MATERIALIZED VIEW there WITH (sink = 'tokyo') AS {SELECT};"
+BOTH = f"CREATE MATERIALIZED VIEW both WITH (sink = 'center,tokyo') AS {SELECT};"
+STAR: Mapping[str, Sequence[str]] = dict.fromkeys(SITES, ("center", "tokyo"))
+
+
+def make_simulation(
+    folder: Path, *views: str, links: Mapping[str, Sequence[str]] = STAR, sharing: str = "full"
+) -> DeploymentSimulation:
+    lines = ['[project]\nname = "sinks"\ncenter = "center"\n[sites.center]']
+    lines += [f"[sites.{name}]" for name in dict.fromkeys((*SITES, *links, "tokyo")) if name != "center"]
+    lines += [f'[[links]]\nfrom = "{origin}"\nto = "{to}"' for origin, ends in links.items() for to in ends]
+    lines.append(f'[defaults]\nsharing = "{sharing}"\nfreshness = "10 s"\nrepair_horizon = "10 minutes"')
+    (folder / "queries").mkdir(parents=True)
+    (folder / "catchment.toml").write_text("\n".join(lines))
+    stream = STREAM.replace("path =", f"sites = '{','.join(SITES)}', path =")
+    (folder / "queries" / "all.sql").write_text("\n".join([stream, *views]))
+    deployment = Deployment.load(folder)
+    hits = deployment.catalog.streams["hits"]
+    workload = {("hits", site): ArrivingRecords.of(hits, site, records(n)) for n, site in enumerate(SITES)}
+    return DeploymentSimulation(deployment, workload, 1)
+
+
+def rows_at(simulation: DeploymentSimulation, sink: str, view: str) -> list[tuple[object, ...]]:
+    rows = simulation.world.stores[sink].results(view)
+    assert rows is not None
+    return sorted((r["window_start"], r["page"], r["n"], r["bytes"]) for r in rows.to_pylist())
+
+
+def sent_bytes(simulation: DeploymentSimulation) -> dict[tuple[str, str], int]:
+    return {name: link.events.sent_bytes for name, link in simulation.world.links.items()}
+
+
+def test_a_view_of_two_sinks_is_answered_at_both_and_each_is_sent_what_it_would_be_alone(tmp_path: Path) -> None:
+    runs = {name: make_simulation(tmp_path / name, view) for name, view in {"both": BOTH, "one": HERE}.items()}
+    for run in runs.values():
+        run.run().assert_right()
+    expected = rows_at(runs["one"], "", "here")
+    assert [rows_at(runs["both"], sink, "both") for sink in ("", "tokyo")] == [expected, expected]
+    both, one = sent_bytes(runs["both"]), sent_bytes(runs["one"])
+    assert {link: count for link, count in both.items() if link[1] == "center"} == one
+    for site in SITES:  # only the name of the fragment, and so the size of a frame, differs
+        assert both[site, "tokyo"] == pytest.approx(both[site, "center"], rel=0.1)
+
+
+def test_what_leaves_for_a_sink_is_what_its_views_need(tmp_path: Path) -> None:
+    simulation = make_simulation(tmp_path / "p", THERE)
+    simulation.run().assert_right()
+    assert rows_at(simulation, "tokyo", "there")
+    assert simulation.world.store.results("there") is None
+    to_center = [count for (_, to), count in sent_bytes(simulation).items() if to == "center"]
+    assert all(count % GREETING_BYTES == 0 for count in to_center), "a site greets the center, and sends nothing"
+
+
+@pytest.mark.parametrize("sharing", ["none", "full"])
+def test_routes_to_a_sink_may_lead_over_relays_and_over_the_center(tmp_path: Path, sharing: str) -> None:
+    links = {"us": ("center",), "eu": ("hub",), "asia": ("hub", "tokyo"), "hub": ("center",), "center": ("tokyo",)}
+    simulation = make_simulation(tmp_path / "p", HERE, BOTH, THERE, links=links, sharing=sharing)
+    assert Deployment.load(simulation.world.project.folder).sinks["tokyo"].routes.relays == ("center", "hub")
+    simulation.run().assert_right()
+    assert rows_at(simulation, "tokyo", "both") == rows_at(simulation, "", "both")
+
+
+def test_a_sink_that_is_away_holds_up_nobody_else(tmp_path: Path) -> None:
+    simulation = make_simulation(tmp_path / "p", BOTH)
+    world = simulation.world
+    (tokyo,) = (role for role in world.roles.values() if role.name == "tokyo")
+    at(simulation, 5, lambda: world.kill(tokyo, back_after_us=100 * SECOND_US))
+    simulation.run().assert_right()
+    assert rows_at(simulation, "tokyo", "both") == rows_at(simulation, "", "both")
+    log = world.store.windows("both")
+    assert log is not None
+    assert {tuple(row["missing_sites"]) for row in log.to_pylist()} == {()}
+
+
+def test_a_view_is_submitted_to_a_sink_that_answered_nothing_before_and_dropped_again(tmp_path: Path) -> None:
+    simulation = make_simulation(tmp_path / "p", HERE)
+    project = simulation.world.project
+    told: list[Mapping[str, object]] = []
+    at(simulation, 8, lambda: told.append(submit_text(project, BOTH + THERE)))
+    at(simulation, 30, lambda: told.append(drop(project, "there")))
+    simulation.run().assert_right()
+    queries = [(q["query"], q.get("sink")) for q in told[0]["queries"]]  # type: ignore[attr-defined]
+    assert queries == [("both", None), ("both", "tokyo"), ("there", "tokyo")]
+    assert rows_at(simulation, "tokyo", "both")
+    current = simulation.world.current()
+    assert [plan.name for plan in current.sinks["tokyo"].plans] == ["both"]
+    assert [plan.name for plan in current.plans] == ["here", "both"]
+
+
+def test_a_view_is_replaced_by_one_at_another_sink(tmp_path: Path) -> None:
+    simulation = make_simulation(tmp_path / "p", HERE, BOTH)
+    moved = f"CREATE OR REPLACE MATERIALIZED VIEW here WITH (sink = 'tokyo') AS {SELECT};"
+    at(simulation, 12, lambda: submit_text(simulation.world.project, moved))
+    simulation.run().assert_right()
+    current = simulation.world.current()
+    assert [plan.name for plan in current.plans] == ["both"]
+    assert [plan.name for plan in current.sinks["tokyo"].plans] == ["both", "here"]
+    assert rows_at(simulation, "tokyo", "here")
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_under_any_faults_answers_at_every_sink_become_those_of_the_oracle(seed: int) -> None:
+    features = draw_features(random.Random(seed)) | {Feature.SINKS}
+    run_seed(seed, Draw(only=features)).assert_right()
