@@ -1,6 +1,7 @@
 """Where operators run on a WAN.
 
 *baselines*: ours against an even spread, the network alone and sharing alone, in virtual time (`baselines.py`).
+*scale*: planning for up to 1,000 sites and 10,000 queries, and greedy against exact on small worlds (`scale.py`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from benchmarks.placement.baselines import compare_ways, render_ways
+from benchmarks.placement.scale import plan_at_scale, render_scale
 
 DESCRIPTION = "placement on a WAN: ours against an even spread, the network alone and sharing alone (virtual time)"
 
-PARTS: Mapping[str, Callable[[Callable[[str], None], bool], Any]] = {"baselines": compare_ways}
-TABLES: Mapping[str, Callable[[Any], RenderableType]] = {"baselines": render_ways}
+PARTS: Mapping[str, Callable[[Callable[[str], None], bool], Any]] = {
+    "baselines": compare_ways,
+    "scale": plan_at_scale,
+}
+TABLES: Mapping[str, Callable[[Any], RenderableType]] = {"baselines": render_ways, "scale": render_scale}
 
 
 def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = ()) -> dict[str, Any]:

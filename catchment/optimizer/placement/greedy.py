@@ -28,6 +28,8 @@ class PlacementKind(StrEnum):
     DEPLOY = "deploy"  # it is deployed somewhere else
 
 
+MAX_TRIED_SITES = 64  # up to so many sites that compute, an operator is tried at each
+MAX_ON_ROUTES = 12  # of more, so many of those on the routes of its inputs are tried
 NO_RATE = 1e-9  # rates up to this, in bytes per second, are rounding errors
 
 
@@ -119,12 +121,62 @@ def choose_cheapest(
     return min(choices, key=lambda c: c.key)
 
 
-def place_greedily(empty: WanPlacement, graph: OperatorGraph, rule: Rule | None = None) -> WanPlacement:
-    """Return a placement of every query of a graph, added one after another."""
-    placement = empty
+def place_greedily(
+    empty: WanPlacement, graph: OperatorGraph, rule: Rule | None = None, *, explains: bool = True
+) -> WanPlacement:
+    """Return a placement of every query of a graph, added one after another.
+
+    Unless it `explains`, the choices are not kept: of thousands of queries they take more memory than the placement.
+    """
+    placing = _Placing.of(empty)
     for query, names in graph.queries.items():
-        placement = placement.add(query, [graph.operators[n] for n in names], rule)
-    return placement
+        placing.add(query, [graph.operators[n] for n in names], rule or choose_cheapest, explains)
+    return replace(placing.placement, graph=empty.graph.join(graph))
+
+
+@dataclass(frozen=True)
+class _Placing:
+    """A placement that many queries are added to: what it holds is changed in place, and copied once."""
+
+    placement: WanPlacement
+    operators: dict[str, WanOperator]
+    sites: dict[tuple[str, str], str]
+    decisions: dict[tuple[str, str], PlacementDecision]
+    users: dict[Flow, int]
+    rates: dict[LinkName, float]
+    homes: dict[str, tuple[str, ...]]  # operator -> the sites where it runs
+
+    @classmethod
+    def of(cls, empty: WanPlacement) -> _Placing:
+        operators, sites = dict(empty.graph.operators), dict(empty.sites)
+        decisions, users, rates = dict(empty.decisions), dict(empty.users), dict(empty.rates)
+        graph = OperatorGraph(operators, empty.graph.queries, frozenset(empty.graph.queries))
+        placement = replace(empty, graph=graph, sites=sites, decisions=decisions, users=users, rates=rates)
+        homes: dict[str, tuple[str, ...]] = {}
+        for (_, name), site in sites.items():
+            _add_home(homes, name, site)
+        return cls(placement, operators, sites, decisions, users, rates, homes)
+
+    def add(self, query: str, operators: list[WanOperator], rule: Rule, explains: bool) -> None:
+        """Place one more query."""
+        if query in self.placement.graph.queries:
+            raise PlanError(f"the query {query!r} is already placed")
+        arrival = QueryArrival.of(self.placement, query, operators, self.homes)
+        arrival.choose(rule)
+        self.operators.update(arrival.graph.operators)
+        self.sites.update(arrival.sites)
+        for (_, name), site in arrival.sites.items():
+            _add_home(self.homes, name, site)
+        if explains:
+            self.decisions.update(((d.query, d.operator), d) for d in arrival.decisions)
+        for flow in arrival.flows:
+            self.users[flow] = self.users.get(flow, 0) + 1
+        self.rates.update(arrival.rates)
+
+
+def _add_home(homes: dict[str, tuple[str, ...]], name: str, site: str) -> None:
+    if site not in homes.get(name, ()):
+        homes[name] = (*homes.get(name, ()), site)
 
 
 @dataclass
@@ -139,30 +191,43 @@ class QueryArrival:
     flows: dict[Flow, str]
     rates: dict[LinkName, float]
     decisions: list[PlacementDecision]
-    homes: dict[str, tuple[str, ...]]
+    homes: Mapping[str, tuple[str, ...]]
     ahead: dict[str, tuple[float, str | None]]
 
     @classmethod
-    def of(cls, base: WanPlacement, query: str, operators: list[WanOperator]) -> QueryArrival:
+    def of(
+        cls,
+        base: WanPlacement,
+        query: str,
+        operators: list[WanOperator],
+        homes: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> QueryArrival:
+        """Return a query that is to be added; `homes` says where operators run, if that is known."""
         mine = OperatorGraph.of({query: operators})
         for operator in operators:
             known = base.graph.operators.get(operator.name)
             if known is not None and known != operator:
                 raise PlanError(f"two different operators are named {operator.name!r}, one of query {query!r}")
-        names = {o.name for o in operators}
-        homes: dict[str, tuple[str, ...]] = {}
-        for (_, name), site in base.sites.items():
-            if name in names and site not in homes.get(name, ()):
-                homes[name] = (*homes.get(name, ()), site)
+        if homes is None:
+            found: dict[str, tuple[str, ...]] = {}
+            names = {o.name for o in operators}
+            for (_, name), site in base.sites.items():
+                if name in names:
+                    _add_home(found, name, site)
+            homes = found
         return cls(base, query, operators, mine, {}, {}, dict(base.rates), [], homes, _look_ahead(operators))
 
-    def place(self, rule: Rule) -> WanPlacement:
-        """Return the placement with every operator of the query where the rule chooses."""
+    def choose(self, rule: Rule) -> None:
+        """Take every operator of the query to where the rule chooses."""
         for operator in self.operators:
             choices = tuple(self._choices(operator))
             chosen = choices[0] if len(choices) == 1 else rule(self, operator, choices)
             self._take(operator, chosen)
             self.decisions.append(PlacementDecision(self.query, operator.name, chosen, choices))
+
+    def place(self, rule: Rule) -> WanPlacement:
+        """Return the placement with every operator of the query where the rule chooses."""
+        self.choose(rule)
         base = self.base
         users = dict(base.users)
         for flow in self.flows:
@@ -183,7 +248,7 @@ class QueryArrival:
                 raise PlanError(f"the operator {operator.name!r} must run at {operator.site!r}, which is no site")
             yield self._choice(operator, operator.site, PlacementKind.PINNED, self._flows_into(operator, operator.site))
             return
-        reachable = [s for s in self.base.topology.compute_sites if self._reaches(operator, s)]
+        reachable = [s for s in self._tried_sites(operator) if self._reaches(operator, s)]
         if not reachable:
             raise PlanError(
                 f"no site that can compute is reached by all inputs of {operator.name!r} of query {self.query!r}, "
@@ -193,6 +258,25 @@ class QueryArrival:
         for site in reachable:
             needed = self._flows_into(operator, site)
             yield self._choice(operator, site, self._kind(operator, site, needed), needed)
+
+    def _tried_sites(self, operator: WanOperator) -> list[str]:
+        """Return the sites at which an operator is tried: all that compute or, of very many, those on its way.
+
+        These are the sites where it runs already, and those on the routes of its inputs to the sink: first the ones
+        that most routes pass, and nearest to the inputs.
+        """
+        topology = self.base.topology
+        if len(topology.compute_sites) <= MAX_TRIED_SITES:
+            return list(topology.compute_sites)
+        sink = self.ahead[operator.name][1]
+        passed: dict[str, int] = {}
+        for place in (self.sites[self.query, i] for i in operator.inputs):
+            route = topology.route(place, sink) if sink is not None else ()
+            for site in (place, *(link[1] for link in route or ())):
+                passed[site] = passed.get(site, 0) + 1
+        most = sorted(passed, key=lambda site: -passed[site])[:MAX_ON_ROUTES]
+        computing = topology.computes
+        return [s for s in dict.fromkeys((*self.homes.get(operator.name, ()), *most)) if s in computing]
 
     def _reaches(self, operator: WanOperator, site: str) -> bool:
         route = self.base.topology.route

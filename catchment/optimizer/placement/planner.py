@@ -24,6 +24,7 @@ from catchment.optimizer.sharing.statistics import Statistics
 from catchment.query.catalog import Catalog
 from catchment.query.planning.build import plan_views
 
+MAX_EXPLAINED = 20_000  # operators of a plan whose choices are kept
 MAX_SEARCHED = 600  # most placed operators for a local search, whose rounds take time in their square
 
 
@@ -75,7 +76,8 @@ def place_shared(
     """Place what is shared; with `multicast`, one copy of a stream serves all its readers at a site."""
     empty = WanPlacement(topology, multicast, capacity=sharing.strength is not Strength.MAX)
     as_run = planner is Planner.RUN
-    placed = place_greedily(empty, operators_of(sharing, statistics, topology, as_run=as_run))
+    graph = operators_of(sharing, statistics, topology, as_run=as_run)
+    placed = place_greedily(empty, graph, explains=len(graph.operators) <= MAX_EXPLAINED)
     if as_run:
         return WanPlan(sharing, placed, statistics)
     if len(placed.sites) <= MAX_SEARCHED:

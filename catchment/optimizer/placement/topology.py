@@ -107,6 +107,11 @@ class Topology:
         return found
 
     @cached_property
+    def computes(self) -> frozenset[str]:
+        """The sites that can compute, to look one up."""
+        return frozenset(self.compute_sites)
+
+    @cached_property
     def _leaving(self) -> Mapping[str, list[WanLink]]:
         leaving: dict[str, list[WanLink]] = {site: [] for site in self.sites}
         for link in self.links.values():

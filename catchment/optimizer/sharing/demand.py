@@ -8,7 +8,7 @@ correlations and regressions, quantiles of one sketch are that sketch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
@@ -88,11 +88,25 @@ class DemandSource:
 
     def can_leave_out(self, sites: Collection[str]) -> bool:
         """Return whether the center can tell its own sites from the others among these."""
-        by = dict(self.comes_by)
-        wanted = {by.get(site, site) for site in self.sites}
-        return set(self.sites) <= set(sites) and not any(
-            by.get(site, site) in wanted for site in sites if site not in self.sites
-        )
+        if not self.site_set.issubset(sites):
+            return False
+        by = self._neighbour_of
+        wanted = self._neighbours
+        return not by or not any(by.get(site, site) in wanted for site in sites if site not in self.site_set)
+
+    @cached_property
+    def site_set(self) -> frozenset[str]:
+        """Its sites, to look one up."""
+        return frozenset(self.sites)
+
+    @cached_property
+    def _neighbour_of(self) -> Mapping[str, str]:
+        return dict(self.comes_by)
+
+    @cached_property
+    def _neighbours(self) -> frozenset[str]:
+        """The neighbours of the center by which its sites come."""
+        return frozenset(self._neighbour_of.get(site, site) for site in self.sites)
 
     @property
     def name_end(self) -> str:
@@ -141,11 +155,19 @@ class FragmentDemand:
 
     @cached_property
     def fingerprint(self) -> str:
+        return self._digest(self.source.sites)
+
+    @cached_property
+    def content(self) -> str:
+        """What it computes, whichever sites it is read at."""
+        return self._digest(())
+
+    def _digest(self, sites: Sequence[str]) -> str:
         lookups = (f"{k.how} {k.table} {k.alias} {k.on}" for k in self.source.lookups)
         return digest(
             [
                 self.source.stream,
-                *self.source.sites,
+                *sites,
                 *lookups,
                 *(str(explode) for explode in self.source.explodes),
                 "keys",

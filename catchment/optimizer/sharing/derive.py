@@ -103,7 +103,12 @@ def derivation_of(query: SharedQuery, shared: FragmentDemand, name: str) -> Deri
 
 def is_derivable(own: FragmentDemand, shared: FragmentDemand) -> bool:
     """Return whether every partial of `own` is certainly a merge of partials of `shared`."""
-    if not reads_part_of(own, shared) or not set(own.by_sql) <= set(shared.by_sql):
+    return reads_part_of(own, shared) and is_told_by(own, shared)
+
+
+def is_told_by(own: FragmentDemand, shared: FragmentDemand) -> bool:
+    """Return whether the partials of `shared` tell those of `own`, of the same sites of the same stream."""
+    if not set(own.by_sql) <= set(shared.by_sql):
         return False
     carried = {a.name for a in shared.aggregates}
     if not all(a.name in carried or _is_liftable(a, shared) for a in own.aggregates):

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from catchment.errors import PlanError
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
-from catchment.optimizer.sharing.derive import Derivation, derivation_of, is_derivable, reads_part_of
+from catchment.optimizer.sharing.derive import Derivation, derivation_of, is_derivable, is_told_by, reads_part_of
 from catchment.optimizer.sharing.generalize import generalizations
 from catchment.project.options import did_you_mean
 from catchment.query.fragment import Fragment
 from catchment.storage.codec import stored
 
-# Most groups of a batch that are compared pair by pair. With more, only merges of whole groups are missed, because each
-# query was put into its best group when it was added.
+# Most groups of one stream that are compared pair by pair. With more, only merges of whole groups are missed, because
+# each query was put into its best group when it was added.
 MAX_PAIRED_GROUPS = 32
 LEAST_GAIN = 0.1  # share of the present bytes per second that a better plan must save
 MAX_WIDENED = 8  # how many groups, the most similar first, a query of a batch tries to widen
@@ -161,16 +161,6 @@ class _Group:
     demand: FragmentDemand
     members: tuple[SharedQuery, ...]
 
-    def widen(self, other: _Group, bytes_of: BytesOf) -> _Group | None:
-        """Return both groups in one that sends least, or None where not every member could certainly be derived."""
-        members = (*self.members, *other.members)
-        possible = [
-            demand
-            for demand in generalizations(self.demand, other.demand)
-            if all(is_derivable(m.demand, demand) for m in members)
-        ]
-        return _Group(min(possible, key=bytes_of), members) if possible else None
-
 
 def share(queries: Iterable[SharedQuery], strength: Strength, bytes_of: BytesOf) -> SharingState:
     """Return the sharing of queries that are planned together, before anything runs.
@@ -178,8 +168,10 @@ def share(queries: Iterable[SharedQuery], strength: Strength, bytes_of: BytesOf)
     `bytes_of` estimates the bytes per second that a fragment sends from all its sites. Unlike in `add`, one fragment
     may be widened for several queries at once.
     """
-    state = SharingState(strength)
-    if strength in (Strength.NONE, Strength.STRICT):
+    if strength is Strength.NONE:
+        return _share_nothing(queries)
+    if strength is Strength.STRICT:
+        state = SharingState(strength)
         for query in queries:
             state = state.add(query)
         return state
@@ -202,32 +194,61 @@ class _Batch:
     estimate: BytesOf
     groups: list[_Group] = field(default_factory=list)
     known: dict[str, float] = field(default_factory=dict)
+    told: dict[tuple[str, str], bool] = field(default_factory=dict)  # whether one content tells another
+    of_stream: dict[str, list[int]] = field(default_factory=dict)  # where the groups of each stream are
 
     def bytes_of(self, demand: FragmentDemand) -> float:
         if demand.fingerprint not in self.known:
             self.known[demand.fingerprint] = self.estimate(demand)
         return self.known[demand.fingerprint]
 
+    def is_derivable(self, own: FragmentDemand, shared: FragmentDemand) -> bool:
+        """Return whether a demand is derivable from another; what depends on their contents is found out once."""
+        key = own.content, shared.content
+        if key not in self.told:
+            is_same = own.source.at_any_site == shared.source.at_any_site
+            self.told[key] = is_same and is_told_by(own, shared)
+        return self.told[key] and own.source.can_leave_out(shared.source.sites)
+
+    def widen(self, one: _Group, other: _Group) -> _Group | None:
+        """Return both groups in one that sends least, or None where not every member could certainly be derived."""
+        members = (*one.members, *other.members)
+        possible = [
+            demand
+            for demand in generalizations(one.demand, other.demand)
+            if all(self.is_derivable(m.demand, demand) for m in members)
+        ]
+        return _Group(min(possible, key=self.bytes_of), members) if possible else None
+
     def place(self, new: _Group) -> None:
         """Put a query into the group where it adds least, or into one of its own where that adds even less."""
-        for i, group in enumerate(self.groups):
-            if is_derivable(new.demand, group.demand):
+        peers = self.of_stream.setdefault(new.demand.source.stream, [])
+        for i in peers:
+            group = self.groups[i]
+            if self.is_derivable(new.demand, group.demand):
                 self.groups[i] = _Group(group.demand, (*group.members, *new.members))
                 return
-        like = sorted(range(len(self.groups)), key=lambda i: _distance(self.groups[i].demand, new.demand))
-        wider = [(i, w) for i in like[:MAX_WIDENED] if (w := self.groups[i].widen(new, self.bytes_of)) is not None]
+        like = sorted(peers, key=lambda i: _distance(self.groups[i].demand, new.demand))
+        wider = [(i, w) for i in like[:MAX_WIDENED] if (w := self.widen(self.groups[i], new)) is not None]
         added = {i: self.bytes_of(w.demand) - self.bytes_of(self.groups[i].demand) for i, w in wider}
         best = min(wider, key=lambda pair: added[pair[0]], default=None)
         if best is None or (self.strength is Strength.FULL and added[best[0]] >= self.bytes_of(new.demand)):
+            peers.append(len(self.groups))
             self.groups.append(new)
         else:
             self.groups[best[0]] = best[1]
 
     def merge_pairs(self) -> None:
+        """Merge pairs of each stream that has not too many groups."""
+        merged: list[_Group] = []
+        for peers in self.of_stream.values():
+            groups = [self.groups[i] for i in peers]
+            merged += groups if len(groups) > MAX_PAIRED_GROUPS else self._merge_pairs_of(groups)
+        self.groups = merged
+
+    def _merge_pairs_of(self, groups: list[_Group]) -> list[_Group]:
         """Merge the pair that saves most, again and again; with strength max, any that can be merged."""
-        if len(self.groups) > MAX_PAIRED_GROUPS:
-            return
-        live = dict(enumerate(self.groups))
+        live = dict(enumerate(groups))
         pairs = {(i, j): self._pair(live[i], live[j]) for i in live for j in live if j < i}
         while True:
             found = [(saved, pair, w) for pair, (saved, w) in pairs.items() if w is not None]
@@ -240,14 +261,23 @@ class _Batch:
             pairs = {p: v for p, v in pairs.items() if not gone & set(p)}
             pairs |= {(new, i): self._pair(best[2], g) for i, g in live.items()}
             live[new] = best[2]
-        self.groups = list(live.values())
+        return list(live.values())
 
     def _pair(self, a: _Group, b: _Group) -> tuple[float, _Group | None]:
         """Return the bytes per second that one group for both saves, and that group."""
-        wider = a.widen(b, self.bytes_of)
+        wider = self.widen(a, b)
         if wider is None:
             return 0.0, None
         return self.bytes_of(a.demand) + self.bytes_of(b.demand) - self.bytes_of(wider.demand), wider
+
+
+def _share_nothing(queries: Iterable[SharedQuery]) -> SharingState:
+    """Return the state in which every query has a fragment of its own."""
+    empty = SharingState(Strength.NONE)
+    found = {query.name: query for query in queries}
+    derivations = {name: empty.add(query).derivations[name] for name, query in found.items()}
+    fragments = {derivations[name].fragment: query.demand for name, query in found.items()}
+    return replace(empty, queries=found, fragments=fragments, derivations=derivations)
 
 
 def _distance(left: FragmentDemand, right: FragmentDemand) -> int:

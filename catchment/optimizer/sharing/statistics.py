@@ -20,8 +20,9 @@ A column of a look-up table is named TABLE.COLUMN. What is not declared is guess
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from catchment.timeline import SECOND_US
 
 FILE = "statistics.toml"
 
+MAX_ESTIMATES = 200_000  # that are remembered; then all are forgotten
 DEFAULT_ROWS_PER_S = 1_000.0  # at each site of a stream about which nothing is declared or measured
 
 _TABLE = OptionKind("a table of numbers", dict)
@@ -54,9 +56,13 @@ STREAM = (
 
 @dataclass(frozen=True)
 class Statistics:
-    """What is known about all streams."""
+    """What is known about all streams.
+
+    Estimates are remembered: where thousands of queries are planned, few differ in more than the sites that they name.
+    """
 
     streams: Mapping[str, StreamStatistics]
+    _estimates: dict[tuple[str, float, int], float] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def of(self, stream: str) -> StreamStatistics:
         """Return the statistics of a stream, or raise an error where there are none."""
@@ -80,7 +86,14 @@ class Statistics:
         """Return the bytes per second of a demand's partials after those of some sites (or of all) are merged."""
         known = self.of(demand.source.stream)
         merged = demand.source.sites if sites is None else tuple(sites)
-        return DemandEstimate(demand, known, known.sample_of(merged)).bytes_per_s(known.rows_at(merged))
+        sample = known.sample_of(merged)
+        rows_per_s = known.rows_at(merged)
+        key = demand.content, rows_per_s, id(sample)  # samples are kept by what is known of their stream
+        if key not in self._estimates:
+            if len(self._estimates) >= MAX_ESTIMATES:
+                self._estimates.clear()
+            self._estimates[key] = DemandEstimate(demand, known, sample).bytes_per_s(rows_per_s)
+        return self._estimates[key]
 
     def answer_bytes_per_s(self, query: SharedQuery) -> float:
         """Return the bytes per second of a query's answers."""
@@ -93,7 +106,12 @@ class Statistics:
 
     def sent_bytes_per_s(self, demand: FragmentDemand) -> float:
         """Return the bytes per second of a demand's partials at all its sites together."""
-        return sum(self.partial_bytes_per_s(demand, site) for site in demand.source.sites)
+        known = self.of(demand.source.stream)
+        if known.samples:
+            return sum(self.partial_bytes_per_s(demand, site) for site in demand.source.sites)
+        like = {known.rows_at((site,)): site for site in demand.source.sites}  # sites of one rate send alike
+        rates = Counter(known.rows_at((site,)) for site in demand.source.sites)
+        return sum(count * self.partial_bytes_per_s(demand, like[rate]) for rate, count in rates.items())
 
 
 def load_statistics(project: Project, catalog: Catalog) -> Statistics:
