@@ -1,9 +1,10 @@
-"""Ours against three other ways to answer the twelve queries of examples/wan_workload, on the same sources and links.
+"""Ours against other ways to answer the twelve queries of examples/wan_workload, on the same sources and links.
 
 The ways: operators dealt round over the sites, nothing shared (as a scheduler of one cluster does); placed by the
-network, nothing shared; shared, and dealt round; shared and placed by the network, which is ours. Bytes, throughput and
-delays are computed in virtual time from the declared rates (`catchment.sim.wan_delay`); nothing is run. Queries, links
-and the rule by which queries name sites were fixed before any of it was computed.
+network, nothing shared; shared, and dealt round; shared and placed by the network, which is ours; and ours with the
+strength max, by which everything is shared that can be, whatever links carry. Bytes, throughput and delays are computed
+in virtual time from the declared rates (`catchment.sim.wan_delay`); nothing is run. Queries, links and the rule by
+which queries name sites were fixed before any of it was computed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ PROJECT = Path(__file__).parents[2] / "examples" / "wan_workload"
 AFTER_S = 600.0  # how long the sources have sent when delays are told
 ASKED = 4.0  # all links are slowed alike until the fullest one of the network-aware way is asked for so many times
 RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
+COMMON = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the queries that read one stream; each other one reads its own
+COPY = "edits_of_query_"  # what the names of copies of the stream begin with
 EXACT_LIMIT_S = 60.0
 SEED = 20261117
 
@@ -62,6 +65,7 @@ WAYS = (
     Way("network", Strength.NONE, True),
     Way("sharing", Strength.FULL, False),
     Way("ours", Strength.FULL, True),
+    Way("ours, max", Strength.MAX, True),
 )
 
 
@@ -85,7 +89,7 @@ def compare_ways(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
         for row in _compare(asked, topology, known, exact=not quick)
     ]
     counts = (1, 6, 12) if quick else tuple(range(1, len(queries) + 1))
-    report("over the number of queries, and the rate of the sources")
+    report("over the number of queries, the rate of the sources, and how many queries have their input in common")
     return {
         "compared": f"in virtual time, after {AFTER_S:g} s; slowed links are asked for {ASKED:g} times what they carry "
         "by the network-aware way without sharing",
@@ -96,7 +100,29 @@ def compare_ways(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
             for rate in (RATES[::2] if quick else RATES)
             for row in _compare(queries, slowed, scale(known, rate))
         ],
+        "common": [
+            {"common": share, **row}
+            for share in (COMMON[::2] if quick else COMMON)
+            for row in _compare(read_apart(queries, share), slowed, with_copies(known, len(queries)))
+        ],
     }
+
+
+def read_apart(queries: Sequence[SharedQuery], common: float) -> list[SharedQuery]:
+    """Return the queries of which a share reads the stream as declared, and each other one a copy of its own."""
+    kept = round(common * len(queries))
+    return [*queries[:kept], *(_reading(query, f"{COPY}{n}") for n, query in enumerate(queries[kept:]))]
+
+
+def with_copies(known: Statistics, count: int) -> Statistics:
+    """Return what is known, also of so many copies of its one stream."""
+    (stream,) = known.streams.values()
+    return replace(known, streams={**known.streams, **{f"{COPY}{n}": stream for n in range(count)}})
+
+
+def _reading(query: SharedQuery, stream: str) -> SharedQuery:
+    source = replace(query.demand.source, stream=stream)
+    return replace(query, own=replace(query.own, stream=stream), demand=replace(query.demand, source=source))
 
 
 def name_sites(catalog: Catalog) -> Catalog:
@@ -155,7 +181,7 @@ def _row(way: str, placed: WanPlacement) -> dict[str, Any]:
 
 def render_ways(told: Mapping[str, Any]) -> RenderableType:
     """Tables for a person."""
-    over = [("ways", "world"), ("queries", "queries"), ("rates", "rate")]
+    over = [("ways", "world"), ("queries", "queries"), ("rates", "rate"), ("common", "common")]
     return Group(told["compared"], *(_table(told[part], first) for part, first in over))
 
 
