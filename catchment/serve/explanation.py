@@ -13,6 +13,7 @@ from typing import Any
 from catchment.center.results.quality import view_quality
 from catchment.center.results.read import published_views
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.measured_routes import find_better_routes, read_measured_links
 from catchment.deploy.rebalance import known_statistics, site_statistics
 from catchment.deploy.role_files import read_status
 from catchment.optimizer.sharing.explain_sharing import explain_sharing
@@ -51,6 +52,7 @@ def explain_deployment(
         "sites": [_site(deployment, site, known, evaluated) for site in deployment.sites],
         "links": list(_links(deployment, known)),
         "ways": list(_ways(deployment)),
+        "routes": _better_routes(deployment),
         "views": [_view(deployment, plan, known, evaluated) for plan in plans],
     }
     if analyze:
@@ -132,6 +134,14 @@ def _ways(deployment: Deployment) -> Iterator[dict[str, Any]]:
                 "ways": [{"way": list(way), "declared_s": ways.time_us(way) / SECOND_US} for way in known],
                 **{key: told.get(key) for key in ("used", "since_us", "reason", "changes", "known")},
             }
+
+
+def _better_routes(deployment: Deployment) -> list[dict[str, Any]]:
+    """Return the sites whose segments would arrive much sooner by another route, by the links as measured."""
+    if deployment.project.sink:
+        return []
+    measured = read_measured_links(deployment)
+    return [route.to_json() for route in find_better_routes(deployment.project, measured)]
 
 
 def _view(deployment: Deployment, plan: QueryPlan, known: Statistics, evaluated: Mapping[str, str]) -> dict[str, Any]:

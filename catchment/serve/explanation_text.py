@@ -19,11 +19,23 @@ def explanation_text(answer: Mapping[str, Any], width: int = WIDTH) -> str:
     blocks.append(list(_sites(answer)))
     blocks.append(list(_links(answer)))
     blocks.append(list(_ways(answer)))
+    blocks.append(list(_better_routes(answer)))
     blocks.append(list(rate_lines(answer)))
     blocks.append(
         [f"views are answered at {sink} too: catchment explain --sink {sink}" for sink in answer.get("sinks", ())]
     )
     return "\n\n".join("\n".join(_fold(line, width) for line in lines) for lines in blocks if lines)
+
+
+def _better_routes(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what would be faster by the links as they were measured, and what to do about it."""
+    for told in answer.get("routes", ()):
+        route, better = " -> ".join(told["route"]), " -> ".join(told["better"])
+        yield (
+            f"{told['site']} sends by {route}, {seconds(told['seconds'])} per segment as measured; "
+            f"by {better} it would be {seconds(told['better_seconds'])}: let [[links]] declare "
+            f"the bandwidth that was measured, then catchment sites heal {told['site']}"
+        )
 
 
 def _fold(line: str, width: int) -> str:

@@ -47,6 +47,7 @@ def _exit_status(leaving: Exit) -> dict[str, Any]:
         "bytes_sent": counters.bytes_sent,
         "queued_bytes": leaving.outbox.size_bytes,
         "goodput_bytes_per_s": counters.goodput_bytes_per_s,
+        "round_trip_s": counters.round_trip_s,
         "last_error": counters.last_error,
     }
 
