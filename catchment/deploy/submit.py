@@ -21,8 +21,8 @@ from catchment.project.options import did_you_mean
 from catchment.query.catalog import load_catalog
 from catchment.query.definition_names import view_of
 from catchment.query.plan import QueryPlan
-from catchment.query.sql.parse import parse_file, parse_sql
-from catchment.query.sql.statements import Statement, View
+from catchment.query.sql.parse import AnyStatement, parse_file, parse_sql
+from catchment.query.sql.statements import View
 
 
 def submit(project: Project, path: Path, *, dry_run: bool = False) -> Mapping[str, Any]:
@@ -142,7 +142,7 @@ def find_definition(deployment: Deployment, name: str) -> str | None:
     return next((plan.name for plan in plans if name in (plan.view, plan.name)), None)
 
 
-def _views_of(statements: Sequence[Statement], where: str) -> list[View]:
+def _views_of(statements: Sequence[AnyStatement], where: str) -> list[View]:
     views = [s for s in statements if isinstance(s, View)]
     if len(views) != len(statements) or not views:
         raise QueryError(

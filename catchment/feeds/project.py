@@ -1,6 +1,7 @@
 """A feed project: a folder with a program, its settings, its functions and its reference tables.
 
-    feeds.sql        CREATE STREAM, CREATE TABLE and CREATE FEED VIEW statements
+    feeds.sql        CREATE STREAM, CREATE TABLE and CREATE FEED VIEW statements; a folder with a catchment.toml has
+                     them in queries/, beside its materialized views
     feeds.toml       optional: what a message costs each way, a made-up world in place of recorded streams, how much is
                      kept for views, a broker
     functions.py     optional: FUNCTIONS, a tuple of black-box functions that views may call
@@ -24,6 +25,7 @@ from typing import Any
 from catchment.errors import FeedError
 from catchment.feeds.cloud.retention import Retention
 from catchment.feeds.device.limits import CLOUD_LIMITS, HostLimits
+from catchment.feeds.language.from_catalog import program_of
 from catchment.feeds.language.functions import BUILT_IN, Functions, with_functions
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.reference import ReferenceData, Row
@@ -32,8 +34,10 @@ from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.placement.costs import LinkCosts
 from catchment.feeds.protocol.mqtt_config import MqttConfig
 from catchment.project import option_kinds as kinds
+from catchment.project.config import PROJECT_FILE, Project
 from catchment.project.options import Option, read_options
 from catchment.project.toml_file import TomlFile
+from catchment.query.catalog import load_catalog
 
 PROGRAM_FILE = "feeds.sql"
 SETTINGS_FILE = "feeds.toml"
@@ -183,14 +187,23 @@ def read_program_file(folder: Path, functions: Functions = BUILT_IN) -> FeedProg
     """Read the program of a project; a mistake in it is named with its file."""
     path = folder / PROGRAM_FILE
     if not path.is_file():
-        raise FeedError(
-            f"there is no {PROGRAM_FILE} in {folder}", hint="try examples/nearby_friends, or see docs/guides/feeds.md"
-        )
+        return _read_catalog(folder, functions)
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise FeedError("this file is not UTF-8 text", where=str(path)) from error
     return read_program(text, functions, str(path))
+
+
+def _read_catalog(folder: Path, functions: Functions) -> FeedProgram:
+    """Read the program that is in the queries of a project, beside its materialized views."""
+    catalog = load_catalog(Project.load(folder)) if (folder / PROJECT_FILE).is_file() else None
+    if catalog is None or not catalog.feed_views:
+        raise FeedError(
+            f"there is no {PROGRAM_FILE} in {folder}, and no feed view in its queries",
+            hint="try examples/nearby_friends, or see docs/guides/feeds.md",
+        )
+    return program_of(catalog, functions)
 
 
 def load_functions(folder: Path) -> Functions:
@@ -204,6 +217,8 @@ def load_functions(folder: Path) -> Functions:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+        if not hasattr(module, "FUNCTIONS") and (folder / PROJECT_FILE).is_file():
+            return BUILT_IN  # all its functions are for materialized views
         return with_functions(*module.FUNCTIONS)
     except (AttributeError, ImportError, SyntaxError, TypeError) as error:
         hint = "it defines FUNCTIONS, a tuple of catchment.feeds.language.functions.FeedFunction"
@@ -214,7 +229,7 @@ def table_files(folder: Path, program: FeedProgram) -> dict[Path, float]:
     """Return when each file of a reference table was last written."""
     found: dict[Path, float] = {}
     for name in program.tables:
-        path = folder / f"{name}.csv"
+        path = folder / program.tables[name].file_name
         with suppress(FileNotFoundError):
             found[path] = path.stat().st_mtime
     return found
@@ -230,7 +245,7 @@ def read_lines(
     folder: Path, declared: Declared, before: tuple[str, ...] = (), reject: RejectLine | None = None
 ) -> Iterator[tuple[int, list[Any]]]:
     """Yield the number and the values of each line; with `reject`, a wrong line is given to it and left out."""
-    path = folder / f"{declared.name}.csv"
+    path = folder / declared.file_name
     expected = [*before, *declared.column_names]
     if not path.is_file():
         raise FeedError(f"there is no {path.name} in {folder}", hint=f"its header is {','.join(expected)}")

@@ -15,6 +15,7 @@ from catchment.functions.project_functions import ProjectFunctions, load_functio
 from catchment.project.config import Project
 from catchment.project.options import did_you_mean
 from catchment.project.routes import Routes
+from catchment.query.feed_matches import has_table, matches_of, table_of
 from catchment.query.own_functions import check_names
 from catchment.query.own_sources import use_own_source
 from catchment.query.sql.connectors import (
@@ -25,8 +26,11 @@ from catchment.query.sql.connectors import (
     PythonConnector,
     ReplayConnector,
 )
-from catchment.query.sql.parse import parse_file, parse_sql
-from catchment.query.sql.statements import DeclaredSink, DropView, Explain, Statement, Stream, Table, View
+from catchment.query.sql.feed_statements import DeviceStream, FeedView
+from catchment.query.sql.parse import AnyStatement, parse_file, parse_sql
+from catchment.query.sql.statements import DeclaredSink, DropView, Explain, Stream, Table, View
+
+Declared = Stream | Table | View | DeclaredSink | DeviceStream | FeedView
 
 
 @dataclass(frozen=True)
@@ -45,20 +49,26 @@ class Catalog:
     sinks: Mapping[str, DeclaredSink] = field(default_factory=dict)
     functions: ProjectFunctions = field(default_factory=ProjectFunctions)
     retired_sites: frozenset[str] = frozenset()  # no stream is born there any more; views may still name them
+    device_streams: Mapping[str, DeviceStream] = field(default_factory=dict)
+    feed_views: Mapping[str, FeedView] = field(default_factory=dict)  # those with a table are among the views too
 
-    def add(self, *statements: Statement) -> Catalog:
+    def add(self, *statements: AnyStatement) -> Catalog:
         """Return the catalog after some statements; within one call, a view may read what is declared after it."""
         catalog = self
         for statement in statements:
             catalog = catalog._with(statement)
+        if any(isinstance(statement, FeedView) for statement in statements):
+            catalog = catalog._with_notices()
         for statement in statements:
             if isinstance(statement, View) and catalog.views.get(statement.name) is statement:
                 catalog._check_reads(statement)
         return catalog
 
-    def find(self, name: str) -> Stream | Table | View | DeclaredSink | None:
+    def find(self, name: str) -> Declared | None:
         """Return the stream, table, view or sink of a name, whatever its case."""
-        everything: dict[str, Stream | Table | View | DeclaredSink] = {
+        everything: dict[str, Declared] = {
+            **self.device_streams,
+            **self.feed_views,
             **self.streams,
             **self.tables,
             **self.views,
@@ -118,7 +128,7 @@ class Catalog:
             raise QueryError(message, where=where, hint=did_you_mean(name, self.views))
         return found
 
-    def _with(self, statement: Statement) -> Catalog:
+    def _with(self, statement: AnyStatement) -> Catalog:
         if isinstance(statement, DropView | Explain):
             view = self.view(statement.name, statement.where)
             if isinstance(statement, Explain):
@@ -131,10 +141,40 @@ class Catalog:
             return replace(self, tables={**self.tables, statement.name: statement})
         if isinstance(statement, DeclaredSink):
             return replace(self, sinks={**self.sinks, statement.name: statement})
+        if isinstance(statement, DeviceStream):
+            return replace(self, device_streams={**self.device_streams, statement.name: statement})
+        if isinstance(statement, FeedView):
+            return replace(self, feed_views={**self.feed_views, statement.name: statement})
         self.check_sinks(statement)
         return replace(self, views={**self.views, statement.name: statement})
 
-    def _check_new(self, statement: Stream | Table | View | DeclaredSink) -> None:
+    def _with_notices(self) -> Catalog:
+        """Return the catalog with a stream and a table of the notices of each feed view that has them."""
+        declared = {**self.device_streams, **self.tables, **self.feed_views}
+        relations = {name.lower(): relation for name, relation in declared.items()}
+        catalog = self
+        for view in self.feed_views.values():
+            catalog._check_feed_reads(view)
+            if view.name not in self.views and has_table(view, self.feed_views.values()):
+                matches = matches_of(view, relations, self.project.center)
+                catalog._check_new(matches)
+                catalog = replace(
+                    catalog,
+                    streams={**catalog.streams, matches.name: matches},
+                    views={**catalog.views, view.name: table_of(view, matches)},
+                )
+        return catalog
+
+    def _check_feed_reads(self, view: FeedView) -> None:
+        for table in view.tables:
+            if not isinstance(self.find(table.name), DeviceStream | Table | FeedView | View):
+                raise view.text.error(
+                    f"feed view {view.name!r} reads {table.name!r}, which is no stream of devices, table or view",
+                    table,
+                    hint=did_you_mean(table.name, (*self.device_streams, *self.tables, *self.feed_views)),
+                )
+
+    def _check_new(self, statement: Declared) -> None:
         known = self.find(statement.name)
         if known is not None:
             raise QueryError(
@@ -242,7 +282,10 @@ class Catalog:
 
     def _check_reads(self, view: View) -> None:
         for table in view.tables:
-            if not isinstance(self.find(table.name), Stream | Table | View):
+            found = self.find(table.name)
+            if isinstance(found, DeviceStream | FeedView):
+                raise view.text.error(_unreadable(view, found), table, hint=_way_to_read(found))
+            if not isinstance(found, Stream | Table | View):
                 raise view.text.error(
                     f"view {view.name!r} reads {table.name!r}, which is not declared",
                     table,
@@ -279,10 +322,22 @@ def load_catalog(project: Project, *, star: bool = True) -> Catalog:
     return Catalog(project, star=star, functions=functions).add(*sorted(statements, key=_rank))
 
 
-def _kind(declared: Stream | Table | View | DeclaredSink) -> str:
-    return "sink" if isinstance(declared, DeclaredSink) else type(declared).__name__.lower()
+def _kind(declared: Declared) -> str:
+    names = {DeclaredSink: "sink", DeviceStream: "stream of devices", FeedView: "feed view"}
+    return names.get(type(declared), type(declared).__name__.lower())
 
 
-def _rank(statement: Statement) -> int:
-    kinds: Iterable[type] = (Stream, Table, View, DeclaredSink, DropView, Explain)
+def _unreadable(view: View, read: DeviceStream | FeedView) -> str:
+    why = "its records stay on their devices" if isinstance(read, DeviceStream) else "its notices are in no table"
+    return f"view {view.name!r} reads the {_kind(read)} {read.name!r}: {why}"
+
+
+def _way_to_read(read: DeviceStream | FeedView) -> str:
+    if isinstance(read, DeviceStream):
+        return "let a feed view select what is needed of it, and read that"
+    return f"let another feed view select from it: CREATE FEED VIEW ... AS SELECT ... FROM {read.name}"
+
+
+def _rank(statement: AnyStatement) -> int:
+    kinds: Iterable[type] = (Stream, DeviceStream, Table, FeedView, View, DeclaredSink, DropView, Explain)
     return next(rank for rank, kind in enumerate(kinds) if isinstance(statement, kind))

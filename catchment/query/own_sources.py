@@ -12,7 +12,8 @@ from typing import Any
 from catchment.errors import ConfigError
 from catchment.project.joined_site import JoinedSite
 from catchment.project.options import options_of, read_options
-from catchment.query.sql.statements import Statement, Stream, Table
+from catchment.query.sql.parse import AnyStatement
+from catchment.query.sql.statements import Stream, Table
 
 # Options that say where records are.
 ADDRESSES = (
@@ -29,7 +30,7 @@ ADDRESSES = (
 )
 
 
-def use_own_source(statement: Statement, joined: JoinedSite) -> Statement:
+def use_own_source(statement: AnyStatement, joined: JoinedSite) -> AnyStatement:
     """Return a declared stream or table as this site reads it; other statements are returned as they are."""
     if not isinstance(statement, Stream | Table) or statement.name not in joined.sources:
         return statement

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from catchment.project.config import Project
 from catchment.query.marker_form import MarkerForm
-from catchment.query.sql.connectors import HttpConnector, MqttConnector, ReceivedConnector
+from catchment.query.sql.connectors import FeedConnector, HttpConnector, MqttConnector, ReceivedConnector
 from catchment.receivers.landing import LandingFolder
 from catchment.receivers.writer import LandingWriter
 
@@ -49,7 +49,7 @@ class SiteReceivers:
 
     def follow(self, streams: Iterable[NamedStream]) -> None:
         """Begin to receive for streams that are new; one that nobody reads any more is received no longer."""
-        received = [(s.name, s.connector, s.marker) for s in streams if isinstance(s.connector, ReceivedConnector)]
+        received = [(s.name, s.connector, s.marker) for s in streams if _is_received_here(s.connector)]
         names = {name for name, _, _ in received}
         for name in [n for n in self._writers if n not in names]:
             self._end(name)
@@ -114,9 +114,14 @@ class SiteReceivers:
         return LandingFolder(folder, connector.format, connector.max_waiting_bytes, _max_keys(connector))
 
 
+def _is_received_here(connector: object) -> TypeGuard[ReceivedConnector]:
+    """Return whether records come from outside; the matches of feeds are handed over in the process of the center."""
+    return isinstance(connector, ReceivedConnector) and not isinstance(connector, FeedConnector)
+
+
 def _max_keys(connector: ReceivedConnector) -> int:
     """Return how many of the newest deliveries of a stream are recognised when they are sent again."""
-    if isinstance(connector, HttpConnector):
+    if isinstance(connector, HttpConnector | FeedConnector):
         return MAX_HTTP_KEYS
     from catchment.receivers.mqtt import REMEMBERED
 

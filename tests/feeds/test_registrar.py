@@ -32,12 +32,12 @@ from catchment.feeds.protocol.bus import Bus
 from catchment.feeds.protocol.messages import Admitted, Hello, RateReport, Refused, Reset
 from catchment.feeds.runs.board import Board
 from catchment.feeds.runs.local_run import LocalRun
+from catchment.feeds.runs.open_cloud import tokens_in
 from catchment.feeds.runs.oracle import naive_notices
 from catchment.feeds.runs.reference_tables import MAX_REJECTED, ReferenceTables, RejectedRows
 from catchment.feeds.runs.registrar import QUARANTINE_FILE, Registrar, ask_to_retire
 from catchment.feeds.runs.traffic import relative_gap
 from catchment.serve.feed_workload import load_workload
-from catchment.serve.feeds_cloud import tokens_in
 from catchment.serve.open_feeds import explain_workload
 from tests.worlds.feeds_world import DECLARED, NEARBY, SECOND, Walkers, identities
 

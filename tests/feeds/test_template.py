@@ -75,7 +75,7 @@ def test_views_may_be_written_in_any_order() -> None:
 def test_a_condition_on_who_a_lower_view_row_is_for_is_checked_again_for_each_event() -> None:
     meet = read_program(DECLARED + NEARBY + MEET).templates["meet"]
     assert meet.inputs[1].device == "n.friend"
-    assert meet.match == "s.user = n.friend"
+    assert meet.match == "n.user = n.__notified AND s.user = n.friend"
 
 
 SELECT = "CREATE FEED VIEW v AS SELECT a.user FROM location a"

@@ -143,7 +143,8 @@ def random_hosts(rng: random.Random, graph: ViewGraph) -> dict[str, str]:
     hosts: dict[str, str] = {}
     for name, view in graph.views.items():
         near = [graph.feeds[i].device if i in graph.feeds else hosts[i] for i in view.inputs]
-        hosts[name] = rng.choice([CLOUD, *near])
+        stays = graph.program.templates[view.template].stays_at_cloud
+        hosts[name] = CLOUD if stays else rng.choice([CLOUD, *near])
     return hosts
 
 

@@ -49,20 +49,22 @@ def _declared_rate(graph: ViewGraph, kind: str) -> float:
 
 def all_at_cloud(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
     """Return every view at the cloud, except those over one device's feeds."""
-    return {v.name: CLOUD if is_windowed(graph, v) else _only_device(graph, v) or CLOUD for v in graph.views.values()}
+    return {
+        v.name: CLOUD if stays_at_cloud(graph, v) else _only_device(graph, v) or CLOUD for v in graph.views.values()
+    }
 
 
-def is_windowed(graph: ViewGraph, view: PhysicalView) -> bool:
-    """Return whether a view aggregates matches, which come together at the cloud."""
-    return graph.program.templates[view.template].window is not None
+def stays_at_cloud(graph: ViewGraph, view: PhysicalView) -> bool:
+    """Return whether a view reads the matches of all hosts, which come together at the cloud."""
+    return graph.program.templates[view.template].stays_at_cloud
 
 
 def least_traffic(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
-    """Return the cheapest placement, of views with a window aside: those are at the cloud."""
-    windowed = {v.name: CLOUD for v in graph.views.values() if is_windowed(graph, v)}
-    if windowed:
-        others = ViewGraph(graph.program, graph.feeds, {n: v for n, v in graph.views.items() if n not in windowed})
-        return {**least_traffic(others, rates, costs), **windowed}
+    """Return the cheapest placement, of views aside that read the matches of all hosts: those are at the cloud."""
+    fixed = {v.name: CLOUD for v in graph.views.values() if stays_at_cloud(graph, v)}
+    if fixed:
+        others = ViewGraph(graph.program, graph.feeds, {n: v for n, v in graph.views.items() if n not in fixed})
+        return {**least_traffic(others, rates, costs), **fixed}
     hosts = all_at_cloud(graph, rates, costs)
     uppers = [v for v in graph.views.values() if any(i in graph.views for i in v.inputs)]
     if uppers and not any(_meets_itself(graph, view) for view in graph.views.values()):
@@ -98,14 +100,14 @@ def place_one_by_one(
     """Add views to a placement, each where it adds least to the traffic of those before it."""
     chosen = dict(hosts)
     views = list(views)
-    pending = [v for v in views if _only_device(graph, v) is None and not is_windowed(graph, v)]
+    pending = [v for v in views if _only_device(graph, v) is None and not stays_at_cloud(graph, v)]
     for view in pending:
         chosen.pop(view.name, None)
     for view in pending:
         candidates = list(dict.fromkeys([CLOUD, *(source_of(graph, chosen, i) for i in view.inputs)]))
         added = [_added_cost(graph, chosen, (view, host), rates, costs) for host in candidates]
         chosen[view.name] = candidates[added.index(min(added))]
-    fixed = {v.name: CLOUD if is_windowed(graph, v) else _only_device(graph, v) for v in views if v not in pending}
+    fixed = {v.name: CLOUD if stays_at_cloud(graph, v) else _only_device(graph, v) for v in views if v not in pending}
     return {**chosen, **{name: host for name, host in fixed.items() if host is not None}}
 
 

@@ -11,7 +11,7 @@ the outbox, which is part of the state; what it has confirmed is noted by `Messa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from catchment.feeds.cloud.cloud import Cloud
@@ -26,6 +26,8 @@ from catchment.feeds.cloud.cloud_state import (
 )
 from catchment.feeds.cloud.router import Deliver, Router
 from catchment.feeds.device.device import boot_number
+from catchment.feeds.device.publisher import RecentlySeen
+from catchment.feeds.forms.physical_view import template_of
 from catchment.feeds.language.view_graph import SourceFeed, ViewGraph
 from catchment.feeds.protocol.channel import (
     CONTROL,
@@ -37,9 +39,10 @@ from catchment.feeds.protocol.channel import (
     traffic_class,
 )
 from catchment.feeds.protocol.codec import encode
-from catchment.feeds.protocol.messages import Downward, Refused, Reset, Upward
+from catchment.feeds.protocol.messages import Downward, Notice, Refused, Reset, Upward
 from catchment.storage.codec import stored
 
+MAX_KEPT = 100_000  # notices of tables that are recognised when they are found again
 MAX_OUTBOX = 100_000  # messages that the broker has not confirmed; past it data is dropped, instructions are kept
 
 
@@ -119,6 +122,17 @@ class SendDown:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class KeepNotice:
+    """Keep a notice of a view that has a table, under the name of the view."""
+
+    view: str
+    notice: Notice
+
+
+CloudAction = SendDown | KeepNotice
+
+
 @stored()
 @dataclass(frozen=True)
 class CloudCoreState:
@@ -131,6 +145,7 @@ class CloudCoreState:
     outbox: list[SendDown]
     next_number: int
     dropped: int
+    kept: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)  # the newest notices of tables
 
 
 @dataclass
@@ -152,17 +167,19 @@ class CloudCore:
         self.outbox: deque[SendDown] = deque()
         self.next_number = 0
         self.dropped = 0  # data that left the outbox at its bound; the device sees the gap
+        self.kept = RecentlySeen(MAX_KEPT)  # notices of tables; two hosts may find one match while its view moves
+        self.collected = {t.name for t in cloud.graph.program.templates.values() if t.collected}
 
     # ---- the core
 
-    def handle_all(self, events: Sequence[CloudEvent], now_us: int) -> list[SendDown]:
-        """Return the messages that follow from the events of one entry."""
-        published: list[SendDown] = []
+    def handle_all(self, events: Sequence[CloudEvent], now_us: int) -> list[CloudAction]:
+        """Return the messages, and the notices to keep, that follow from the events of one entry."""
+        published: list[CloudAction] = []
         for event in events:
             published += self._handle(event, now_us)
         return published
 
-    def _handle(self, event: CloudEvent, now_us: int) -> Iterable[SendDown]:
+    def _handle(self, event: CloudEvent, now_us: int) -> Iterable[CloudAction]:
         controller = self.cloud.controller
         match event:
             case MessageArrived(device, data):
@@ -184,7 +201,7 @@ class CloudCore:
             case HelloAsked(device):
                 return self._send_to_stranger(device, Reset(), now_us)
 
-    def _receive(self, device: str, data: bytes, now_us: int) -> list[SendDown]:
+    def _receive(self, device: str, data: bytes, now_us: int) -> list[CloudAction]:
         message = self._link(device, now_us).receives.accept(data)
         if message is None:
             return []
@@ -207,15 +224,24 @@ class CloudCore:
             self.links[device] = CloudLink(ChannelSender(boot_number(now_us)))
         return self.links[device]
 
-    def _send(self, deliveries: Iterable[Deliver], now_us: int) -> list[SendDown]:
-        published = []
+    def _send(self, deliveries: Iterable[Deliver], now_us: int) -> list[CloudAction]:
+        published: list[CloudAction] = []
         for delivery in deliveries:
+            published += self._keep(delivery.message)
             data = self._link(delivery.device, now_us).sends.wrap(delivery.message)
             if len(self.outbox) >= MAX_OUTBOX and traffic_class(delivery.message) != CONTROL:
                 self.dropped += 1
             else:
                 published.append(self._publish(delivery.device, data))
         return published
+
+    def _keep(self, message: Downward) -> Iterator[KeepNotice]:
+        """Yield a notice of a table, the first time that it is found."""
+        if not isinstance(message, Notice):
+            return
+        view = template_of(message.view)
+        if view in self.collected and self.kept.first_time(message.identity):
+            yield KeepNotice(view, message)
 
     def _send_to_stranger(self, device: str, message: Downward, now_us: int) -> list[SendDown]:
         """Send to a device that has no link: its numbers grow with the seconds."""
@@ -262,6 +288,7 @@ class CloudCore:
             list(self.outbox),
             self.next_number,
             self.dropped,
+            list(self.kept.identities()),
         )
 
     def restore(self, state: CloudCoreState) -> None:
@@ -275,3 +302,5 @@ class CloudCore:
         self.outbox.extend(state.outbox)
         self.next_number = state.next_number
         self.dropped = state.dropped
+        for identity in state.kept:
+            self.kept.first_time(identity)

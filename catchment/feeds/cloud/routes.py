@@ -84,8 +84,8 @@ def check_hosts(graph: ViewGraph, hosts: Hosts) -> None:
         host = hosts.get(name)
         if host is None:
             raise FeedError(f"the placement says nothing about {name!r}")
-        if host != CLOUD and graph.program.templates[graph.views[name].template].window is not None:
-            raise FeedError(f"{name!r} has a window and is placed at {host!r}; possible: {CLOUD}")
+        if host != CLOUD and graph.program.templates[graph.views[name].template].stays_at_cloud:
+            raise FeedError(f"{name!r} has a window or a table and is placed at {host!r}; possible: {CLOUD}")
         if host != CLOUD and host not in graph.origins(name):
             origins = ", ".join(sorted(graph.origins(name)))
             raise FeedError(f"{name!r} is placed at {host!r}; possible: {CLOUD}, {origins}")

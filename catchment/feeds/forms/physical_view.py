@@ -19,7 +19,7 @@ class ViewRow:
 
     @property
     def sort_key(self) -> tuple[Any, ...]:
-        return (self.inputs, self.shares, tuple(map(repr, self.params)))
+        return (self.inputs, self.shares, tuple(map(repr, self.params)), self.notified)
 
 
 @dataclass(frozen=True)
@@ -47,3 +47,8 @@ class PhysicalView:
 def view_name(template: str, inputs: tuple[str, ...]) -> str:
     """Return the name under which equal views meet."""
     return f"{template}({','.join(inputs)})"
+
+
+def template_of(view: str) -> str:
+    """Return the template of a physical view, by its name."""
+    return view.split("(", 1)[0]

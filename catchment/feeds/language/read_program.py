@@ -13,8 +13,10 @@ from sqlglot import exp
 
 from catchment.errors import FeedError
 from catchment.feeds.forms.window import WindowForm
+from catchment.feeds.language.collected import split_collected
 from catchment.feeds.language.functions import BUILT_IN, Functions
 from catchment.feeds.language.many_inputs import split_inputs
+from catchment.feeds.language.notified import name_notified, tie_to_notified
 from catchment.feeds.language.plan_template import plan_template
 from catchment.feeds.language.statements import Declared, Statement, ViewStatement, read_statements
 from catchment.feeds.language.template import DEVICES, FeedProgram, FeedTemplate
@@ -24,7 +26,13 @@ from catchment.feeds.language.windowed import WindowedView, split_window
 
 def read_program(text: str, functions: Functions = BUILT_IN, file: str = "<program>") -> FeedProgram:
     """Read the streams, tables and templates of a program; `file` is the name that errors give it."""
-    statements = list(read_statements(text, file))
+    return plan_program(list(read_statements(text, file)), text, functions)
+
+
+def plan_program(
+    statements: list[Statement], text: str, functions: Functions = BUILT_IN, collected: frozenset[str] = frozenset()
+) -> FeedProgram:
+    """Plan the views of a program; the notices of `collected` views are kept at the cloud."""
     _refuse_taken_names(statements)
     declared = [s for s in statements if isinstance(s, Declared)]
     views = {s.name: s for s in statements if isinstance(s, ViewStatement)}
@@ -38,14 +46,27 @@ def read_program(text: str, functions: Functions = BUILT_IN, file: str = "<progr
     consumed = {name for view in views.values() for name in _reads(view) & set(views)}
     for name in _inputs_first(views):
         windowed = split_window(views[name], catalog)
-        chain = split_inputs(windowed.matches if windowed else views[name], catalog)
+        matches, upper = windowed.matches if windowed else views[name], None
+        if name in collected:
+            matches, upper = split_collected(views[name], catalog)
+        chain = split_inputs(matches, catalog)
+        consumed.update(part.name for part in (chain if windowed or upper else chain[:-1]))
         for part in chain:
-            catalog.templates[part.name] = plan_template(part, catalog)
-        consumed.update(part.name for part in chain[:-1])
+            catalog.templates[part.name] = _plan_part(part, catalog, is_read=part.name in consumed)
         if windowed is not None:
-            consumed.add(windowed.matches.name)
             catalog.templates[name] = _plan_windowed(windowed, catalog)
-    return FeedProgram(text, catalog.streams, catalog.tables, catalog.templates, frozenset(consumed), functions)
+        elif upper is not None:
+            catalog.templates[name] = replace(plan_template(upper, catalog), collected=True)
+    tied = {name: tie_to_notified(template, catalog.templates) for name, template in catalog.templates.items()}
+    return FeedProgram(text, catalog.streams, catalog.tables, tied, frozenset(consumed), functions)
+
+
+def _plan_part(part: ViewStatement, catalog: FeedCatalog, is_read: bool) -> FeedTemplate:
+    template = plan_template(part, catalog)
+    if not is_read or not template.is_pair:
+        return template
+    stream = catalog.streams.get(template.inputs[0].source)
+    return name_notified(template, catalog.templates, stream.device if stream else None)
 
 
 def _plan_windowed(windowed: WindowedView, catalog: FeedCatalog) -> FeedTemplate:

@@ -23,7 +23,8 @@ from catchment.errors import FeedError, QueryError
 from catchment.feeds.language.lifetimes import Lifetimes, lifetimes
 from catchment.project import option_kinds as kinds
 from catchment.project.options import Option, read_options
-from catchment.query.sql.select import read_select
+from catchment.query.sql.feed_statements import FeedView
+from catchment.query.sql.parse import read_feed_view
 from catchment.query.sql.tokens import Cursor, SqlText
 from catchment.query.sql.tokens import read_statements as read_cursors
 
@@ -33,7 +34,6 @@ FORMS = (
     "CREATE STREAM name (columns) WITH (device = 'column'), CREATE TABLE name (columns), "
     "CREATE FEED VIEW name [WITH (...)] AS SELECT ..."
 )
-SELECT_FORM = "SELECT expressions FROM stream [JOIN stream, table or view ON ...] [WHERE ...]"
 _STREAM_OPTIONS = (
     Option("device", kinds.text("the column that says whose event it is"), required=True),
     Option("rate", kinds.number(high=1e6)),
@@ -42,6 +42,7 @@ _VIEW_OPTIONS = (
     Option("lifetime", lifetimes(), Lifetimes()),
     Option("notify_every", kinds.duration(positive=True)),
     Option("window", kinds.duration(positive=True)),
+    Option("table", kinds.flag(), True),
 )
 
 
@@ -54,6 +55,7 @@ class Declared:
     where: str = ""
     device: str | None = None  # the column that names the device; only streams have one
     rate: float | None = None  # events per second of one device of a stream, until they are measured
+    file: str | None = None  # where the rows of a table are, in the folder of the project
 
     def __post_init__(self) -> None:
         names = self.column_names
@@ -65,6 +67,11 @@ class Declared:
                 where=self.where,
                 hint="device names the column that says whose event it is",
             )
+
+    @property
+    def file_name(self) -> str:
+        """The file with its rows, or with its recorded records."""
+        return self.file or f"{self.name}.csv"
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -105,7 +112,7 @@ def _read_statement(cursor: Cursor) -> Statement:
     cursor.word("CREATE", possible=FORMS)
     kind = cursor.word("STREAM", "TABLE", "FEED", possible=FORMS)
     if kind == "FEED":
-        return _read_view(cursor)
+        return view_statement(read_feed_view(cursor))
     return _read_stream(cursor) if kind == "STREAM" else _read_table(cursor)
 
 
@@ -124,15 +131,18 @@ def _read_table(cursor: Cursor) -> Declared:
     return Declared(name, columns, cursor.start)
 
 
-def _read_view(cursor: Cursor) -> ViewStatement:
-    cursor.word("VIEW", possible="CREATE FEED VIEW name")
-    name = cursor.name("view").lower()
-    options = _read_options(cursor, _VIEW_OPTIONS, f"view {name!r}")
-    cursor.word("AS", possible="WITH (...) or AS SELECT ...")
-    select = read_select(cursor, SELECT_FORM)
-    every_us = options["notify_every"]
-    where = cursor.start
-    return ViewStatement(name, options["lifetime"], every_us, select, cursor.source, where, options["window"])
+def view_statement(view: FeedView) -> ViewStatement:
+    """Return a feed view with its options read."""
+    name = view.name.lower()
+    options = read_options(
+        view.given,
+        _VIEW_OPTIONS,
+        what=f"view {name!r}",
+        where=lambda option: view.places.get(option, view.where),
+        error=FeedError,
+    )
+    lifetime, every_us, window_us = (options[key] for key in ("lifetime", "notify_every", "window"))
+    return ViewStatement(name, lifetime, every_us, view.select, view.text, view.where, window_us)
 
 
 def _read_columns(cursor: Cursor) -> tuple[tuple[str, str], ...]:

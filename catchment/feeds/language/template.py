@@ -35,6 +35,7 @@ DEVICES = "devices"  # the implicit table of all known devices, with one column 
 FEED_COLUMN = "__feed"  # in the relation of a view: the name of its physical view
 EVENT_TIME = "__at_us"  # a column of every input: the time of its event
 NOTIFIED_COLUMN = "__notified"  # in the relation of a view: the device that it notifies
+WHO = "__who"  # the output that names the notified device, where no other does
 
 
 PYTHON_TYPES: dict[str, tuple[type, ...]] = {
@@ -95,6 +96,8 @@ class FeedTemplate:
     notify_every_us: int | None = None
     where: str = ""  # the place of its statement
     window: WindowForm | None = None  # its matches are aggregated, and notified once per window
+    collected: bool = False  # its notices are kept at the cloud, so that is where it is computed
+    who: str | None = None  # the output that names the notified device; views that others read have one
 
     def __post_init__(self) -> None:
         where = f"{self.where}, view {self.name!r}"
@@ -110,6 +113,11 @@ class FeedTemplate:
     @property
     def is_pair(self) -> bool:
         return len(self.inputs) == 2
+
+    @property
+    def stays_at_cloud(self) -> bool:
+        """Whether it reads the matches of all hosts together, at the cloud."""
+        return self.window is not None or self.collected
 
     @property
     def lifetime_us(self) -> int:
@@ -160,6 +168,20 @@ class FeedProgram:
         if source in self.streams:
             return self.pushed_columns[feed_kind(source, where)]
         return self.templates[source].output_names
+
+    def type_of_param(self, template: FeedTemplate, param: str) -> str:
+        """Return the type of a parameter: a column of a reference table, or the device that a row notifies."""
+        alias, column = param.split(".")
+        use = next(use for use in template.tables if use.alias == alias)
+        return self._device_type(use.table) if use.is_view else self.tables[use.table].type_of(column)
+
+    def _device_type(self, source: str) -> str:
+        """Return the type that the device has which a view, or a stream, is about."""
+        if source not in self.streams:
+            return self._device_type(self.templates[source].inputs[0].source)
+        stream = self.streams[source]
+        assert stream.device is not None
+        return stream.type_of(stream.device)
 
 
 def feed_kind(stream: str, where: str | None) -> str:

@@ -177,6 +177,7 @@ class _Generator:
         """Yield each joined row as a view row, and as a row of the relation that views above this one read."""
         for slots in join(self.relations, self.template.static, self.program.functions):
             inputs = tuple(name(slots) for name in self.names)
+            notified = self.notified(slots)
             row = ViewRow(
                 inputs=inputs,
                 shares=tuple(float(share(slots) or 0) for share in self.shares),
@@ -184,7 +185,7 @@ class _Generator:
                     d(slots) if i.is_stream else None for d, i in zip(self.devices, self.template.inputs, strict=True)
                 ),
                 params=tuple(slots[slot][at] for slot, at in self.params),
-                notified=str(self.notified(slots)),
+                notified=str(notified),
             )
             if not self._is_sound(row, slots):
                 continue
@@ -192,7 +193,7 @@ class _Generator:
                 *(o(slots) for o in self.static),
                 view_name(self.template.name, tuple(sorted(inputs))),
             )
-            yield row, (*relation_row, row.notified)
+            yield row, (*relation_row, notified)
 
     def _relation(self, use: TableUse, data: ReferenceData, lower: Mapping[str, AliasedTable]) -> AliasedTable:
         if use.is_view:

@@ -97,27 +97,34 @@ class FeedScope:
             hint = "views may read streams, tables and views without a window"
             raise self.error(f"found {template.name!r} in FROM, which has a window", self.view.select, hint=hint)
         if template.is_pair:
-            static = frozenset(o.name for o in template.outputs if o.static_sql is not None)
-            self.sources[alias] = FromSource(alias, template.name, template.output_names, static=static, is_view=True)
+            self._add_pairs(alias, template)
         else:
             self._unfold(alias, template)
 
+    def _add_pairs(self, alias: str, template: FeedTemplate) -> FromSource:
+        static = frozenset(o.name for o in template.outputs if o.static_sql is not None)
+        self.sources[alias] = FromSource(alias, template.name, template.output_names, static=static, is_view=True)
+        return self.sources[alias]
+
     def _unfold(self, alias: str, template: FeedTemplate) -> None:
-        """Replace a view over one input by its stream, its tables and its conditions, under names of their own."""
+        """Replace a view over one input by that input, its tables and its conditions, under names of their own."""
         inner = template.inputs[0]
-        renamed = {inner.alias: alias, **{t.alias: f"{alias}__{t.alias}" for t in template.tables}}
+        tables = [use for use in template.tables if not use.is_view]
+        renamed = {**{t.alias: f"{alias}__{t.alias}" for t in tables}, inner.alias: alias}
 
         def rename(sql: str) -> exp.Expr:
             return rename_aliases(read_expression(sql), renamed)
 
-        source = self._add_stream(alias, inner.source)
+        if inner.is_stream:
+            source = self._add_stream(alias, inner.source)
+        else:
+            source = self._add_pairs(alias, self.catalog.templates[inner.source])
         source.where = list(conjuncts(read_expression(inner.where))) if inner.where else []
         source.shares = [rename(inner.share)]
-        for use in template.tables:
+        for use in tables:
             if use.table != DEVICES:
                 self._add_table(renamed[use.alias], use.table)
-        if all(use.table != DEVICES for use in template.tables):
-            assert inner.device is not None
+        if inner.device is not None and all(use.table != DEVICES for use in tables):
             assert source.device is not None
             device = make_column(alias, source.device)
             self.conditions.append(exp.EQ(this=device, expression=rename(inner.device)))

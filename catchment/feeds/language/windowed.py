@@ -17,10 +17,11 @@ from sqlglot import exp
 from catchment.feeds.language.lifetimes import Lifetimes
 from catchment.feeds.language.plan_template import read_outputs
 from catchment.feeds.language.statements import ViewStatement
+from catchment.feeds.language.template import WHO
 from catchment.feeds.language.view_scope import FeedCatalog, FeedScope, make_column
+from catchment.query.feed_matches import matches_name
 from catchment.query.sql.dialect import show
 
-WHO = "__who"  # the output of the matches that names the notified user
 MATCHES = "matches"  # the alias of the matches
 AGGREGATES = ("count", "sum", "min", "max", "avg")
 
@@ -52,11 +53,6 @@ def split_window(view: ViewStatement, catalog: FeedCatalog) -> WindowedView | No
     functions = tuple(_function(scope, node, who) for node in outputs.values())
     arguments = [_argument(node) for node in outputs.values()]
     return WindowedView(_matches_view(view, outputs, arguments, who), _upper_view(view, outputs), functions)
-
-
-def matches_name(view: str) -> str:
-    """Return the name of the view whose matches a view with a window aggregates."""
-    return f"{view}__matches"
 
 
 def _is_aggregate(node: exp.Expr) -> bool:

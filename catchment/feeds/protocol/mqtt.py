@@ -302,6 +302,13 @@ def reach_broker(cloud: BrokerClient, patience_s: float = PATIENCE_S) -> None:
         cloud.poll(0.05)
 
 
+def let_go(cloud: BrokerClient, patience_s: float = 2.0) -> None:
+    """Give the broker time to take what was sent last."""
+    deadline = time.monotonic() + patience_s
+    while cloud.client.client.want_write() and time.monotonic() < deadline:
+        cloud.poll(0.02)
+
+
 class MqttBus:
     """Both sides in one process, through a broker: what `Bus` is without one."""
 

@@ -8,6 +8,7 @@ again after a crash is dropped by its number. A restart goes on where the cloud 
 from __future__ import annotations
 
 import re
+import secrets
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,11 +18,13 @@ from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.cloud_state import pack_view
 from catchment.feeds.cloud.controller import FeedController
 from catchment.feeds.cloud.core import (
+    CloudAction,
     CloudCore,
     CloudEvent,
     DeviceRefused,
     DeviceRetired,
     HelloAsked,
+    KeepNotice,
     MessageArrived,
     MessagesTaken,
     SendDown,
@@ -34,6 +37,7 @@ from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.view_graph import RejectJoined, ViewGraph
 from catchment.feeds.protocol.codec import decode, encode
 from catchment.feeds.protocol.messages import Hello, Refused, Reset
+from catchment.feeds.runs.notice_tables import NoTables, NoticeTables
 from catchment.feeds.runs.registrar import Registrar
 from catchment.storage.files import make_folder, write_durably
 from catchment.storage.host import Host
@@ -43,12 +47,13 @@ from catchment.timeline import Clock
 
 MIN_JOURNAL_BYTES = 4 * 2**20  # a snapshot is written when the journal is larger, and twice the last snapshot
 PROGRAM_FILE = "program.sql"
+LIFE_FILE = "life"
 _HELLO = re.compile(rb'\s*\[\s*[0-9]+\s*,\s*"h"')
 
 Arrived = tuple[str, bytes]  # a device and what it sent
 
 
-class _CloudHost(Host[CloudEvent, SendDown]):
+class _CloudHost(Host[CloudEvent, CloudAction]):
     """A host whose snapshots cost no more than what was journalled since the last one."""
 
     def _is_snapshot_due(self) -> bool:
@@ -60,14 +65,18 @@ class _CloudHost(Host[CloudEvent, SendDown]):
 class DurableCloud:
     """A cloud in this process with its state in a folder."""
 
-    def __init__(self, cloud: Cloud, router: Router, folder: Path, clock: Clock) -> None:
+    def __init__(
+        self, cloud: Cloud, router: Router, folder: Path, clock: Clock, tables: NoticeTables | None = None
+    ) -> None:
         self.cloud = cloud
         self.clock = clock
+        self.tables = tables or NoTables()
         make_folder(folder)
         lock_folder(folder, self)
         self.is_new = _forget_other_program(folder, cloud.graph.program.text)
         self.core = CloudCore(cloud, router)
         self.outgoing: list[SendDown] = []  # to be handed to the broker
+        self.life = _life_of(folder)
         self.host = _CloudHost(self.core, Journal(folder / "journal"), self._enact, clock)
         self.host.recover()
         self.core.reset_traffic()
@@ -78,8 +87,11 @@ class DurableCloud:
         self.host.checkpoint()
         self.host.journal.close()
 
-    def _enact(self, number: int, actions: Sequence[SendDown]) -> int:
-        self.outgoing += actions
+    def _enact(self, number: int, actions: Sequence[CloudAction]) -> int:
+        self.outgoing += [action for action in actions if isinstance(action, SendDown)]
+        kept = [action for action in actions if isinstance(action, KeepNotice)]
+        if kept:
+            self.tables.keep(f"{self.life}-{number}", kept)
         return len(actions)
 
     def _submit(self, cause: str, *events: CloudEvent) -> None:
@@ -189,8 +201,17 @@ def _forget_other_program(folder: Path, text: str) -> bool:
     if known == text:
         return False
     shutil.rmtree(folder / "journal", ignore_errors=True)
+    (folder / LIFE_FILE).unlink(missing_ok=True)
     write_durably(path, text.encode())
     return True
+
+
+def _life_of(folder: Path) -> str:
+    """Return the name of this journal: numbers of another one that began anew are not taken for its own."""
+    path = folder / LIFE_FILE
+    if not path.exists():
+        write_durably(path, secrets.token_hex(8).encode())
+    return path.read_text(encoding="ascii")
 
 
 def _read_hello(data: bytes) -> tuple[int, Hello] | None:

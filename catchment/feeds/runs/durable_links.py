@@ -16,7 +16,7 @@ import paho.mqtt.client as paho
 from catchment.feeds.cloud.core import CloudCore, SendDown
 from catchment.feeds.protocol.channel import ChannelReceiver, LinkTraffic
 from catchment.feeds.protocol.messages import Upward
-from catchment.feeds.protocol.mqtt import QOS, MqttClient, MqttPoller
+from catchment.feeds.protocol.mqtt import QOS, MqttClient, MqttPoller, let_go, reach_broker
 from catchment.feeds.protocol.mqtt_config import MqttConfig
 
 WINDOW = 500  # messages that the broker has not confirmed
@@ -84,6 +84,14 @@ class DurableLinks:
     def taken_before(self) -> int:
         """Every message below this number is with the broker."""
         return next(iter(self.under_way.values()), self.next_number)
+
+    def reach(self) -> None:
+        """Wait until the cloud can be heard by devices."""
+        reach_broker(self)
+
+    def let_go(self) -> None:
+        """Give the broker time to take what was sent last."""
+        let_go(self)
 
     # ---- for those who watch
 

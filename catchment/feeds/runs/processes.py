@@ -11,16 +11,16 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from catchment.errors import FeedError
 from catchment.feeds.cloud.cloud import FeedCloud
+from catchment.feeds.cloud.core import SendDown
 from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.protocol.messages import Notice
-from catchment.feeds.protocol.mqtt import MqttCloud, MqttDevices, reach_broker
+from catchment.feeds.protocol.mqtt import MqttCloud, MqttDevices, let_go, reach_broker
 from catchment.feeds.runs.durable_cloud import DurableCloud
-from catchment.feeds.runs.durable_links import DurableLinks
 from catchment.feeds.runs.local_run import TICK_US
 from catchment.feeds.runs.registrar import Registrar
 from catchment.timeline import Clock
@@ -74,12 +74,35 @@ def serve_cloud(
             send_all(links, cloud.review(period_s))
     receive_all(cloud, links, registrar)
     send_all(links, cloud.drain())
-    _let_go(links)
+    let_go(links)
+
+
+class DeviceLinks(Protocol):
+    """The links of a durable cloud to its devices: over a broker, or in this process."""
+
+    @property
+    def taken_before(self) -> int: ...
+
+    def reach(self) -> None:
+        """Wait until devices can hear the cloud."""
+
+    def poll(self, timeout_s: float = 0.0) -> None: ...
+
+    def take(self) -> list[tuple[str, bytes]]: ...
+
+    def publish(self, messages: Iterable[SendDown]) -> None: ...
+
+    def acknowledge(self) -> None: ...
+
+    def let_go(self) -> None:
+        """Give devices, or the broker, time to take what was sent last."""
+
+    def close(self) -> None: ...
 
 
 def serve_durable_cloud(
     cloud: DurableCloud,
-    links: DurableLinks,
+    links: DeviceLinks,
     registrar: Registrar,
     first: Iterable[Deliver],
     goes_on: Callable[[], bool],
@@ -91,28 +114,32 @@ def serve_durable_cloud(
 
     A cloud that begins anew asks the devices in `first` for a hello; one that goes on tells devices nothing anew.
     """
-    reach_broker(links)
+    links.reach()
     if cloud.is_new:
         cloud.ask_for_hellos(first)
     second = Every(1.0)
     review = Every(review_every_s or 1e9)
-    _exchange(cloud, links, registrar)
+    exchange(cloud, links, registrar)
     while goes_on():
         links.poll(POLL_S)
-        _exchange(cloud, links, registrar)
+        exchange(cloud, links, registrar)
         if second.elapsed_s():
             each_second()
             registrar.follow(time.time_ns() // 1000)
         if period_s := review.elapsed_s():
             cloud.review(period_s)
-    _exchange(cloud, links, registrar)
-    _let_go(links)
-    _exchange(cloud, links, registrar)
+    exchange(cloud, links, registrar)
+    links.let_go()
+    exchange(cloud, links, registrar)
 
 
-def _exchange(cloud: DurableCloud, links: DurableLinks, registrar: Registrar) -> None:
-    """Make what has arrived durable, hand over what follows, and only then acknowledge it."""
-    cloud.receive_all(links.take(), registrar, links.taken_before)
+def exchange(cloud: DurableCloud, links: DeviceLinks, registrar: Registrar) -> None:
+    """Make what has arrived durable, hand over what follows, and only then acknowledge it.
+
+    While the tables of notices have no room, messages wait at the broker.
+    """
+    arrived = links.take() if cloud.tables.has_room else []
+    cloud.receive_all(arrived, registrar, links.taken_before)
     links.publish(cloud.outgoing)
     cloud.outgoing = []
     links.acknowledge()
@@ -131,13 +158,6 @@ def receive_all(cloud: FeedCloud, links: MqttCloud, registrar: Registrar) -> Non
 def send_all(links: MqttCloud, deliveries: Iterable[Deliver]) -> None:
     for delivery in deliveries:
         links.send_down(delivery.device, delivery.message)
-
-
-def _let_go(links: MqttCloud | DurableLinks, patience_s: float = 2.0) -> None:
-    """Give the broker time to take what was sent last."""
-    deadline = time.monotonic() + patience_s
-    while links.client.client.want_write() and time.monotonic() < deadline:
-        links.poll(POLL_S)
 
 
 class FleetLog:

@@ -125,6 +125,9 @@ class ReferenceTables:
     def reject_joined(self, error: FeedError, rows: Sequence[tuple[str, Row]]) -> None:
         """Reject rows that were joined to something that cannot be; each is named, with the view that lacks it."""
         reason = f"{error.where}: {error.message}" if error.where else error.message
-        places = [(f"{table}.csv", self._lines[table].get(row, 0)) for table, row in rows if table in self._lines]
+        places = [(self._file(table), self._lines[table].get(row, 0)) for table, row in rows if table in self._lines]
         for file, line in places or [("", 0)]:
             self.rejected.add(file, line, reason)
+
+    def _file(self, table: str) -> str:
+        return Path(self.program.tables[table].file_name).name

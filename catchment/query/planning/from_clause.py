@@ -30,7 +30,7 @@ from catchment.query.planning.subqueries import (
 )
 from catchment.query.planning.view_sites import common_sites, read_at_sites
 from catchment.query.sql.dialect import conjuncts, render, show
-from catchment.query.sql.statements import DeclaredRelation, DeclaredSink, Stream, Table, View
+from catchment.query.sql.statements import DeclaredRelation, Stream, Table, View
 
 
 @dataclass(frozen=True)
@@ -408,7 +408,7 @@ def _table(node: object, view: View) -> exp.Table:
 
 def _find_declared(table: exp.Table, view: View, catalog: Catalog) -> Stream | Table | View:
     found = catalog.find(table.name)
-    if found is None or isinstance(found, DeclaredSink):
+    if found is None or not isinstance(found, Stream | Table | View):
         raise view.text.error(
             f"view {view.name!r} reads {table.name!r}, which is not declared",
             table,

@@ -245,6 +245,20 @@ class HttpConnector(ReceivedConnector):
     kind: ClassVar[str] = "http"
 
 
+@dataclass(frozen=True)
+class FeedConnector(ReceivedConnector):
+    """The matches of a feed view, which the center's own cloud of feeds hands over."""
+
+    view: str = field(
+        kw_only=True,
+        metadata=required(
+            kinds.text("the name of a feed view"),
+            doc="the feed view whose notices are the records; CREATE FEED VIEW declares such a stream by itself",
+        ),
+    )
+    kind: ClassVar[str] = "feed"
+
+
 MQTT_PORT = 1883
 
 
@@ -349,6 +363,7 @@ _CONNECTORS: tuple[type[Connector], ...] = (
     KafkaConnector,
     HttpConnector,
     MqttConnector,
+    FeedConnector,
     PythonConnector,
 )
 CONNECTORS: Mapping[str, type[Connector]] = MappingProxyType({c.kind: c for c in _CONNECTORS})

@@ -14,12 +14,14 @@ from pathlib import Path
 from sqlglot.tokenizer_core import Token
 
 from catchment.errors import QueryError
+from catchment.query.sql.feed_statements import DEVICE, DeviceStream, FeedStatement, FeedView
 from catchment.query.sql.select import read_select
 from catchment.query.sql.statements import Column, DeclaredSink, DropView, Explain, Statement, Stream, Table, View
 from catchment.query.sql.tokens import Cursor, SqlText, read_statements
 from catchment.query.sql.unsupported import refuse_unsupported
 from catchment.query.sql.view_options import ViewOptions
 from catchment.query.sql.with_options import (
+    read_device_options,
     read_sink_options,
     read_stream_options,
     read_table_options,
@@ -30,6 +32,7 @@ from catchment.query.types import POSSIBLE_TYPES, arrow_type, read_type
 FORMS = (
     "CREATE STREAM name (columns) WITH (...), CREATE TABLE name (columns) WITH (...), "
     "CREATE MATERIALIZED VIEW name [WITH (...)] AS SELECT ..., CREATE SINK name FROM view WITH (...), "
+    "CREATE STREAM name (columns) WITH (device = 'column'), CREATE FEED VIEW name [WITH (...)] AS SELECT ..., "
     "DROP MATERIALIZED VIEW name, EXPLAIN [ANALYZE] name"
 )
 MAX_TEXTS = 1_000  # whose statements are remembered
@@ -37,9 +40,12 @@ SELECT_FORM = (
     "SELECT expressions FROM stream [JOIN stream or table ON ...] [WHERE ...] "
     "[GROUP BY window(event_time, 'size'), keys [HAVING ...]]"
 )
+FEED_SELECT_FORM = "SELECT expressions FROM stream [JOIN stream, table or view ON ...] [WHERE ...]"
+
+AnyStatement = Statement | FeedStatement
 
 
-def parse_file(path: Path) -> tuple[Statement, ...]:
+def parse_file(path: Path) -> tuple[AnyStatement, ...]:
     """Return the statements of a file."""
     try:
         return parse_sql(path.read_text(encoding="utf-8"), str(path))
@@ -48,12 +54,12 @@ def parse_file(path: Path) -> tuple[Statement, ...]:
 
 
 @lru_cache(maxsize=MAX_TEXTS)  # statements are never changed, and the same texts are read again and again
-def parse_sql(text: str, file: str = "<sql>") -> tuple[Statement, ...]:
+def parse_sql(text: str, file: str = "<sql>") -> tuple[AnyStatement, ...]:
     """Return the statements of a text; `file` is the name that errors give it."""
     return tuple(_statement(cursor) for cursor in read_statements(SqlText(text, file)))
 
 
-def _statement(cursor: Cursor) -> Statement:
+def _statement(cursor: Cursor) -> AnyStatement:
     head = cursor.word("CREATE", "DROP", "EXPLAIN", possible=FORMS)
     if head == "EXPLAIN":
         return _explain(cursor)
@@ -62,9 +68,11 @@ def _statement(cursor: Cursor) -> Statement:
     if cursor.peek() == "OR":
         cursor.words("OR REPLACE MATERIALIZED", possible="CREATE OR REPLACE MATERIALIZED VIEW name")
         return replace(_view(cursor), replaces=True)
-    kind = cursor.word("STREAM", "TABLE", "SINK", "MATERIALIZED", possible=FORMS)
+    kind = cursor.word("STREAM", "TABLE", "SINK", "MATERIALIZED", "FEED", possible=FORMS)
     if kind == "SINK":
         return _sink(cursor)
+    if kind == "FEED":
+        return read_feed_view(cursor)
     return _view(cursor) if kind == "MATERIALIZED" else _relation(cursor, kind)
 
 
@@ -86,7 +94,7 @@ def _drop(cursor: Cursor) -> DropView:
     return DropView(name, cursor.start)
 
 
-def _relation(cursor: Cursor, kind: str) -> Stream | Table:
+def _relation(cursor: Cursor, kind: str) -> Stream | Table | DeviceStream:
     name = cursor.name(kind.lower())
     columns = tuple(_column(part, name, cursor) for part in cursor.group("(name TYPE, ...)"))
     given, places = cursor.options()
@@ -99,10 +107,22 @@ def _relation(cursor: Cursor, kind: str) -> Stream | Table:
         if kind == "TABLE":
             of_table, rows = read_table_options(given, name, place)
             return Table(name, columns, connector=rows, where=cursor.start, **of_table)
+        if DEVICE in given:
+            return DeviceStream(name, columns, where=cursor.start, **read_device_options(given, name, place))
         own, connector = read_stream_options(given, name, place)
         return Stream(name, columns, connector=connector, where=cursor.start, **own)
     except QueryError as cause:
         raise (cause if cause.where else QueryError(cause.message, where=cursor.start, hint=cause.hint)) from cause
+
+
+def read_feed_view(cursor: Cursor) -> FeedView:
+    """Read a feed view; its options are read by those who compute it."""
+    cursor.word("VIEW", possible="CREATE FEED VIEW name")
+    name = cursor.name("view")
+    given, places = cursor.options() if cursor.peek() == "WITH" else ({}, {})
+    cursor.word("AS", possible="WITH (...) or AS SELECT ...")
+    select = read_select(cursor, FEED_SELECT_FORM)
+    return FeedView(name, select, given, places, cursor.source, cursor.start)
 
 
 def _sink(cursor: Cursor) -> DeclaredSink:

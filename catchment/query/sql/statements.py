@@ -245,7 +245,7 @@ class Stream(DeclaredRelation):
 
     def to_sql(self) -> str:
         options = {**write_options(self), **self.connector.to_options()}
-        return f"CREATE STREAM {quote(self.name)} {_columns(self)} {_with(options)}"
+        return f"CREATE STREAM {quote(self.name)} {write_columns(self)} {write_with(options)}"
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class Table(DeclaredRelation):
 
     def to_sql(self) -> str:
         options = {**write_options(self), **self.connector.to_options()}
-        return f"CREATE TABLE {quote(self.name)} {_columns(self)} {_with(options)}"
+        return f"CREATE TABLE {quote(self.name)} {write_columns(self)} {write_with(options)}"
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ class View:
     @cached_property
     def tables(self) -> tuple[exp.Table, ...]:
         """Where it names streams, tables and views."""
-        return tuple(_named_relations(self.select, frozenset()))
+        return tuple(named_relations(self.select, frozenset()))
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -313,7 +313,7 @@ class View:
 
     def to_sql(self) -> str:
         create = "CREATE OR REPLACE" if self.replaces else "CREATE"
-        head = f"{create} MATERIALIZED VIEW {quote(self.name)} {_with(self.options.to_options())}"
+        head = f"{create} MATERIALIZED VIEW {quote(self.name)} {write_with(self.options.to_options())}"
         return f"{head} AS {self.definition}"
 
 
@@ -327,7 +327,7 @@ class DeclaredSink:
     where: str = field(default="", compare=False)
 
     def to_sql(self) -> str:
-        return f"CREATE SINK {quote(self.name)} FROM {quote(self.view)} {_with(self.connector.to_options())}"
+        return f"CREATE SINK {quote(self.name)} FROM {quote(self.view)} {write_with(self.connector.to_options())}"
 
 
 @dataclass(frozen=True)
@@ -353,16 +353,16 @@ class Explain:
         return f"EXPLAIN {'ANALYZE ' if self.analyze else ''}{quote(self.name)}"
 
 
-def _named_relations(select: exp.Expr, hidden: frozenset[str]) -> Iterator[exp.Table]:
+def named_relations(select: exp.Expr, hidden: frozenset[str]) -> Iterator[exp.Table]:
     """Yield what a SELECT names in FROM and JOIN, in its subqueries too; `hidden` are the names of WITH around it."""
     clause = select.args.get("with_")
     for query in clause.expressions if clause is not None else ():
-        yield from _named_relations(query.this, hidden)
+        yield from named_relations(query.this, hidden)
         hidden = hidden | {query.alias.lower()}
     if isinstance(select, exp.Subquery | exp.SetOperation):
         for part in (select.this, select.args.get("expression")):
             if part is not None:
-                yield from _named_relations(part, hidden)
+                yield from named_relations(part, hidden)
         return
     start = select.args.get("from_")
     sources = [start.this] if start is not None else []
@@ -370,17 +370,19 @@ def _named_relations(select: exp.Expr, hidden: frozenset[str]) -> Iterator[exp.T
         if isinstance(source, exp.Table) and source.name.lower() not in hidden:
             yield source
         elif not isinstance(source, exp.Table):
-            yield from _named_relations(source, hidden)
+            yield from named_relations(source, hidden)
 
 
 Statement = Stream | Table | View | DeclaredSink | DropView | Explain
 
 
-def _columns(relation: DeclaredRelation) -> str:
+def write_columns(relation: DeclaredRelation) -> str:
+    """Return the columns of a relation as they are declared."""
     return f"({', '.join(c.to_sql() for c in relation.columns)})"
 
 
-def _with(options: Mapping[str, Any]) -> str:
+def write_with(options: Mapping[str, Any]) -> str:
+    """Return the options of a statement; those that are None are left out."""
     given = {name: value for name, value in options.items() if value is not None}
     return f"WITH ({', '.join(f'{name} = {_literal(value)}' for name, value in given.items())})"
 

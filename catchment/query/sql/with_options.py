@@ -25,6 +25,19 @@ Where = Callable[[str | None], str]
 
 CONNECTOR = Option("connector", kinds.choice(*CONNECTORS), FilesConnector.kind, doc="where records come from")
 TABLE_CONNECTOR = Option("connector", kinds.choice(*TABLE_CONNECTORS), FilesConnector.kind, doc="where rows come from")
+DEVICE_OPTIONS = (
+    Option(
+        "device",
+        kinds.text("the column that says whose event it is"),
+        required=True,
+        doc="the column that names the device on which a record is born",
+    ),
+    Option(
+        "rate",
+        kinds.number(high=1e6),
+        doc="how many records per second one device is expected to make, until it has reported them",
+    ),
+)
 SINK_CONNECTOR = Option("connector", kinds.choice(*SINK_CONNECTORS), required=True, doc="which kind of system it is")
 
 
@@ -80,6 +93,11 @@ def _refuse_growing(read: Given, connector: str, where: Where) -> None:
             where=where("growing"),
             hint="only files of JSON lines or CSV, read by connector 'files', can grow",
         )
+
+
+def read_device_options(given: Given, name: str, where: Where) -> dict[str, Any]:
+    """Return the options of a stream of devices."""
+    return _read(given, DEVICE_OPTIONS, f"stream {name!r}", where)
 
 
 def read_table_options(given: Given, name: str, where: Where) -> tuple[dict[str, Any], TableConnector]:

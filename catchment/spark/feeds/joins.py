@@ -99,13 +99,8 @@ class FeedJoins:
         columns = {"view": "STRING", "ordinal": "INT", "notified": "STRING"}
         for part, kind in (("input", "STRING"), ("share", "DOUBLE"), ("id", "STRING")):
             columns.update((f"{part}{role}", kind) for role in range(len(template.inputs)))
-        columns.update((f"param{n}", self._table_type(template, p)) for n, p in enumerate(template.params))
+        columns.update((f"param{n}", self.program.type_of_param(template, p)) for n, p in enumerate(template.params))
         return self._frame([_view_row(v, n, r) for v in views for n, r in enumerate(v.rows)], columns)
-
-    def _table_type(self, template: FeedTemplate, param: str) -> str:
-        alias, column = param.split(".")
-        table = next(use.table for use in template.tables if use.alias == alias)
-        return self.program.tables[table].type_of(column)
 
     def _matches(self, template: FeedTemplate, fresh: DataFrame, old: DataFrame) -> DataFrame:
         """Return matches with at least one fresh event: `arrival, device, feed, key, at_us, values`."""

@@ -316,9 +316,7 @@ def _device(program: FeedProgram, item: FeedInput, text: str | None) -> Any:
 
 
 def _param(program: FeedProgram, template: FeedTemplate, name: str, text: str | None) -> Any:
-    alias, column = name.split(".")
-    table = next(use.table for use in template.tables if use.alias == alias)
-    return None if text is None else _PYTHON_TYPES[program.tables[table].type_of(column)](text)
+    return None if text is None else _PYTHON_TYPES[program.type_of_param(template, name)](text)
 
 
 def _source_feeds(template: FeedTemplate, row: ViewRow) -> dict[str, SourceFeed]:

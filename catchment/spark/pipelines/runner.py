@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
@@ -53,6 +53,9 @@ from catchment.wire.outbox import Outbox
 from catchment.wire.sender import Sender
 from catchment.wire.uplink import Uplink
 
+if TYPE_CHECKING:
+    from catchment.feeds.runs.cloud_role import FeedCloudRole
+
 
 @dataclass
 class Runner:
@@ -76,6 +79,7 @@ class Runner:
         self._stop = threading.Event()
         self._cadence = StatusCadence()
         self._center: CenterRole | None = None
+        self.feeds: FeedCloudRole | None = None
         self.pipelines: list[SitePipeline] = []
         self._housekeeping: dict[str, SiteHousekeeping] = {}
         self._receivers: dict[str, SiteReceivers] = {}
@@ -131,9 +135,19 @@ class Runner:
         self._closing.callback(self.sinks.close)
         self.sinks.follow(self.deployment)
         self._closing.callback(self.light.stop)
+        if self.with_center and self.deployment.catalog.feed_views:
+            self._start_feeds()
         self.light.start_sources(self.deployment, self._light_sources_here(), self._light_sender, once=self.once)
         for site in self._pipelines_here():
             self._start_site(site)
+
+    def _start_feeds(self) -> None:
+        """Serve the devices of feed views; what they find are records of streams that are born at the center."""
+        from catchment.feeds.runs.cloud_role import FeedCloudRole
+
+        self.feeds = FeedCloudRole(self.project, self.deployment.catalog, self.clock, once=self.once)
+        self._closing.callback(self.feeds.stop)
+        self.feeds.start()
 
     def _pipelines_here(self) -> tuple[str, ...]:
         """Return the sites whose pipelines run in this process: its own that compute, and light ones."""
@@ -273,12 +287,14 @@ class Runner:
         """Return the state of every role in this process."""
         sites = {p.site: self._site_status(p) for p in self.pipelines}
         center = None if self._center is None else self._center.status(self.watcher.refused)
+        feeds = {} if self.feeds is None else {"feeds": self.feeds.status()}
         return {
             "sites": sites,
             "relays": self.relays.status(),
             "center": center,
             "sources": self.light.status(),
             "sinks": self.sinks.status(),
+            **feeds,
         }
 
     def _site_status(self, pipeline: SitePipeline) -> Mapping[str, Any]:
@@ -346,6 +362,8 @@ class Runner:
             pipeline.tick()
             self._housekeeping[pipeline.site].tick([state.stream.name for state in pipeline.states])
         self._stop_without_readers()
+        if self.feeds is not None:
+            self.feeds.tick()
         self.relays.tick()
         self.sinks.tick()
         if self._center is not None:

@@ -110,8 +110,8 @@ def cloud(
     """
     from catchment.feeds.cloud.retention import RetentionWatch
     from catchment.feeds.runs.cloud_watch import CloudWatch
+    from catchment.feeds.runs.open_cloud import open_registrar
     from catchment.serve.feed_workload import load_workload
-    from catchment.serve.feeds_cloud import open_registrar
 
     if strategy is StrategyChoice.BOTH:
         raise FeedError("one cloud follows one strategy", hint="give --strategy ours or --strategy cloud")
@@ -167,8 +167,8 @@ def _open_cloud(
     from catchment.feeds.device.device import boot_number
     from catchment.feeds.protocol.mqtt import MqttCloud
     from catchment.feeds.runs.durable_links import DurableLinks
+    from catchment.feeds.runs.open_cloud import open_durable_cloud
     from catchment.feeds.runs.processes import serve_cloud, serve_durable_cloud
-    from catchment.serve.feeds_cloud import open_durable_cloud
     from catchment.timeline import SystemClock
 
     if kind is CloudKind.LOCAL:

@@ -18,6 +18,7 @@ from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.project import read_device_settings
 from catchment.feeds.runs.durable_cloud import DurableCloud
+from catchment.feeds.runs.notice_tables import NoticeTables
 from catchment.feeds.runs.reference_tables import MadeReference, ReferenceSource, ReferenceTables
 from catchment.feeds.runs.registrar import Registrar
 from catchment.feeds.runs.workload import Recording, Workload
@@ -27,13 +28,15 @@ from catchment.timeline import Clock
 _FILE_NAME = re.compile(r"[^/\\\x00.][^/\\\x00]{0,63}")  # a device's name as part of a path
 
 
-def open_durable_cloud(workload: Workload, state: Path, strategy: str, clock: Clock) -> DurableCloud:
+def open_durable_cloud(
+    workload: Workload, state: Path, strategy: str, clock: Clock, tables: NoticeTables | None = None
+) -> DurableCloud:
     """Return a cloud in this process that goes on from the state in a folder; a new one has no views yet."""
     limits = workload.retention.cloud
     router = Router(compile_feeds(workload.program), limits, spool_for(limits))
     rule = ReoptimizeRule(workload.costs, strategy=STRATEGIES[strategy], retention=workload.retention)
     cloud = Cloud(ViewGraph(workload.program, {}, {}), router, workload.feed_rates, rule)
-    return DurableCloud(cloud, router, state, clock)
+    return DurableCloud(cloud, router, state, clock, tables)
 
 
 def open_registrar(

@@ -1,0 +1,82 @@
+"""The statements about feeds: streams of devices, and views that are computed for each user where least is sent.
+
+    CREATE STREAM name (column TYPE, ...) WITH (device = 'column' [, rate = 0.2]);
+    CREATE FEED VIEW name [WITH (lifetime = '30 seconds', ...)] AS SELECT ...;
+
+What they mean is known to `catchment.feeds.language`, which also reads their options. Here they are names with columns,
+so that one catalog has them beside everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from sqlglot import exp
+
+from catchment.aggregates import quote
+from catchment.errors import QueryError
+from catchment.project.options import did_you_mean
+from catchment.query.sql.dialect import render
+from catchment.query.sql.statements import DeclaredRelation, named_relations, write_columns, write_with
+from catchment.query.sql.tokens import SqlText
+
+DEVICE = "device"  # the option by which a stream of devices is known
+
+
+@dataclass(frozen=True)
+class DeviceStream(DeclaredRelation):
+    """CREATE STREAM of devices: its records are born on many devices, each of which one column names."""
+
+    device: str
+    rate: float | None = None  # records per second of one device, until they are measured
+    where: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.column(self.device) is None:
+            raise QueryError(
+                f"the device {self.device!r} of stream {self.name!r} is not among its columns",
+                where=self.where,
+                hint=did_you_mean(self.device, [c.name for c in self.columns]),
+            )
+
+    def to_sql(self) -> str:
+        options = {DEVICE: self.device, "rate": self.rate}
+        return f"CREATE STREAM {quote(self.name)} {write_columns(self)} {write_with(options)}"
+
+
+@dataclass(frozen=True)
+class FeedView:
+    """CREATE FEED VIEW, as it is written; two are equal if their canonical texts are."""
+
+    name: str
+    select: exp.Select = field(compare=False, repr=False)
+    given: Mapping[str, Any] = field(default_factory=dict)  # its options
+    places: Mapping[str | None, str] = field(default_factory=dict, compare=False, repr=False)  # of its options
+    text: SqlText = field(default_factory=lambda: SqlText(""), compare=False, repr=False)
+    where: str = field(default="", compare=False)
+
+    @cached_property
+    def definition(self) -> str:
+        """The canonical text of its SELECT."""
+        return render(self.select)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FeedView):
+            return NotImplemented
+        return (self.name, dict(self.given), self.definition) == (other.name, dict(other.given), other.definition)
+
+    @cached_property
+    def tables(self) -> tuple[exp.Table, ...]:
+        """Where it names streams, tables and views."""
+        return tuple(named_relations(self.select, frozenset()))
+
+    def to_sql(self) -> str:
+        options = f" {write_with(self.given)}" if self.given else ""
+        return f"CREATE FEED VIEW {quote(self.name)}{options} AS {self.definition}"
+
+
+FeedStatement = DeviceStream | FeedView
