@@ -15,7 +15,7 @@ from catchment.functions.project_functions import ProjectFunctions, load_functio
 from catchment.project.config import Project
 from catchment.project.options import did_you_mean
 from catchment.project.routes import Routes
-from catchment.query.feed_matches import has_table, matches_of, table_of
+from catchment.query.feed_matches import Relations, has_table, matches_of, table_of
 from catchment.query.own_functions import check_names
 from catchment.query.own_sources import use_own_source
 from catchment.query.sql.connectors import (
@@ -150,7 +150,7 @@ class Catalog:
 
     def _with_notices(self) -> Catalog:
         """Return the catalog with a stream and a table of the notices of each feed view that has them."""
-        declared = {**self.device_streams, **self.tables, **self.feed_views}
+        declared: Relations = {**self.device_streams, **self.tables, **self.feed_views}
         relations = {name.lower(): relation for name, relation in declared.items()}
         catalog = self
         for view in self.feed_views.values():

@@ -23,7 +23,11 @@ def program_of(catalog: Catalog, functions: Functions = BUILT_IN) -> FeedProgram
     _refuse_other_types(catalog, functions)
     read = {table.name.lower() for view in catalog.feed_views.values() for table in view.tables}
     tables = [table for table in catalog.tables.values() if table.name.lower() in read]
-    declared = [*catalog.device_streams.values(), *tables, *catalog.feed_views.values()]
+    declared: list[DeviceStream | Table | FeedView] = [
+        *catalog.device_streams.values(),
+        *tables,
+        *catalog.feed_views.values(),
+    ]
     statements: list[Statement] = [_statement(item) for item in declared]
     collected = frozenset(name.lower() for name in catalog.feed_views if name in catalog.views)
     text = ";\n".join(item.to_sql() for item in declared)
