@@ -78,7 +78,8 @@ def test_a_file_that_comes_and_goes_is_there_or_not(tmp_path: Path, name: str) -
 
 def test_a_record_that_another_thread_removes_while_it_is_read_is_there_or_not(tmp_path: Path) -> None:
     """A request to a running role is removed by it at any moment, also between a look and the reading."""
-    kept, path = tmp_path / "kept", tmp_path / "record"
+    kept, path = tmp_path / "kept" / "record", tmp_path / "record"
+    kept.parent.mkdir()
     write_record(kept, {"a": 1})
 
     def come_and_go() -> None:

@@ -30,6 +30,13 @@ def group_codes(table: pa.Table, columns: Sequence[str]) -> tuple[Index, pa.Tabl
     Rows have the same code where they agree in `columns`. Codes count up in the order in which the distinct rows
     first appear. Without columns, all rows are one group.
     """
+    codes, first = number_groups(table, columns)
+    keys = table.select(list(columns))
+    return codes, keys if len(first) == table.num_rows else keys.take(pa.array(first))
+
+
+def number_groups(table: pa.Table, columns: Sequence[str]) -> tuple[Index, Ints]:
+    """Return what `group_codes` does, with the rows where distinct ones first appear instead of a table of them."""
     packed = np.zeros(table.num_rows, dtype=np.int64)
     cardinality = 1
     for column in columns:
@@ -38,8 +45,7 @@ def group_codes(table: pa.Table, columns: Sequence[str]) -> tuple[Index, pa.Tabl
             packed, cardinality = _hash_codes(pa.array(packed))
         packed = codes if cardinality == 1 else packed * count + codes
         cardinality *= count
-    dense, first = _number_by_appearance(packed, cardinality)
-    return dense, table.select(list(columns)).take(pa.array(first))
+    return _number_by_appearance(packed, cardinality)
 
 
 def _encode(values: pa.Array) -> tuple[Ints, int]:
@@ -91,6 +97,11 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column
 
 
+def cast_to(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return values in a type; as they are where they have it, which is the rule, and a cast of few rows is not free."""
+    return values if values.type == wanted else values.cast(wanted)
+
+
 def combine(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> pa.Table:
     """Return the partials with those of equal keys merged.
 
@@ -98,10 +109,11 @@ def combine(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate
     rows that are alone with their keys pass unchanged.
     """
     wanted = _key_and_state_columns(table, keys, aggregates)
-    codes, distinct = group_codes(table, keys)
-    size = _size(codes)
+    codes, first = number_groups(table, keys)
+    size = len(first)
     if size == table.num_rows:
         return table.select(wanted)
+    distinct = table.select(list(keys)).take(pa.array(first))
     columns = {key: distinct[key] for key in keys}
     for aggregate in aggregates:
         merged = aggregate.combine(_states(table, aggregate), codes, size)
@@ -137,7 +149,7 @@ def select_others(rows: pa.Table, known: pa.Table, keys: Sequence[str]) -> pa.Ta
     if not rows.num_rows or not known.num_rows:
         return rows
     both = pa.concat_tables([known.select(keys).cast(rows.select(keys).schema), rows.select(keys)])
-    codes, _ = group_codes(both, keys)
+    codes, _ = number_groups(both, keys)
     return rows.filter(pa.array(~np.isin(codes[known.num_rows :], codes[: known.num_rows])))
 
 
@@ -212,11 +224,11 @@ def _argument(table: pa.Table, aggregate: Aggregate, sources: Mapping[str, str |
             f"the argument of {aggregate.name!r} should be in column {source!r}, and the columns are "
             f"{table.column_names}"
         )
-    return one_array(table[source]).cast(aggregate.argument_type)
+    return cast_to(one_array(table[source]), aggregate.argument_type)
 
 
 def _states(table: pa.Table, aggregate: Aggregate) -> list[pa.Array]:
-    return [one_array(table[s.name]).cast(s.type) for s in aggregate.states]
+    return [cast_to(one_array(table[s.name]), s.type) for s in aggregate.states]
 
 
 def _key_and_state_columns(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> list[str]:

@@ -398,9 +398,10 @@ class CenterCore:
     def _settle(self, name: str, now_us: int) -> Iterator[Action]:
         running = self.queries[name]
         yield from running.windows.unfinished.follow(running.settle(self.frontiers, self.newest, now_us))
-        if running.has_begun:
+        if running.has_begun and running.query.contract is not None:
+            until_us = running.assessed_until_us(self.frontiers)
             for frontier in self.frontiers.values():
-                frontier.forget_closings(name, running.windows.state.closed_us)
+                frontier.forget_closings(name, until_us)
 
     def _using(self, fragment: str, site: str = "") -> list[RunningQuery]:
         return [running for running in self.queries.values() if running.uses(fragment, site)]

@@ -172,13 +172,26 @@ class RunningQuery:
         unknown = Frontier()
         known = {site: frontiers.get(site, unknown) for site in self.sites}
         marks = self.marks(frontiers)
-        complete = marks
-        if self.query.contract is not None:
-            complete = {s: max(f.complete_until_us(name), self._from_us(s)) for s, f in known.items()}
+        complete = marks if self.query.contract is None else self._complete_until(frontiers)
         closings = {site: f.closings.get(name, {}) for site, f in known.items()}
         lost = tuple(lost for part in self.sources.parts for lost in (*part.roster.lost(), *_lost_past(part, known)))
         backfilling = tuple(past for part in self.sources.parts for past in _awaited_past(part, known))
-        return SiteMarks(marks, complete, closings, self._furthest_us(frontiers), lost, backfilling)
+        standings = {site: f.standings.get(name, 0) for site, f in known.items()}
+        return SiteMarks(marks, complete, closings, self._furthest_us(frontiers), lost, backfilling, standings)
+
+    def _complete_until(self, frontiers: Mapping[str, Frontier]) -> dict[str, int]:
+        """Return up to where each site expects nothing more."""
+        name = self.query.name
+        unknown = Frontier()
+        return {s: max(frontiers.get(s, unknown).complete_until_us(name), self._from_us(s)) for s in self.sites}
+
+    def assessed_until_us(self, frontiers: Mapping[str, Frontier]) -> int:
+        """Return up to where windows need nothing any more of what sites have stated of them.
+
+        While one site is awaited, what the others have stated is asked for: they are a part of the estimate.
+        """
+        complete_us = min(self._complete_until(frontiers).values(), default=END_OF_TIME_US)
+        return max(self.windows.settled_us, min(self.windows.state.closed_us, complete_us))
 
     def restrict_fact(self, site: str, fact: Shed | Skipped) -> Shed | Skipped | None:
         """Return the part of what a site has left out that counts; None if nothing does."""

@@ -50,6 +50,7 @@ class Frontier:
     backfilling: dict[str, Backfilling] = field(default_factory=dict)  # fragments whose past is not in yet
     lost: dict[str, LostSpans] = field(default_factory=dict)  # fragment -> event times that its history lacked
     query_marks: dict[str, dict[str, int]] = field(default_factory=dict)  # fragment -> query -> a mark beyond the other
+    standings: dict[str, int] = field(default_factory=dict, metadata={"stored": False})  # query -> how many were noted
 
     def first_mark(self, fragment: str) -> int | None:
         """Return the first mark of a fragment: where the site began, if the fragment was begun during a run."""
@@ -99,6 +100,7 @@ class Frontier:
             suspended=dict(self.suspended),
             backfilling=dict(self.backfilling),
             lost=dict(self.lost),
+            standings={},
         )
 
     def _advance(self, landed: Landed, former: Collection[str] = ()) -> None:
@@ -148,6 +150,7 @@ class Frontier:
     def _note_standing(self, standing: Standing) -> None:
         self.complete_until[standing.query] = max(self.complete_until_us(standing.query), standing.complete_until_us)
         self.closings.setdefault(standing.query, {}).update({c.end_us: c for c in standing.closings})
+        self.standings[standing.query] = self.standings.get(standing.query, 0) + 1
 
     def complete_until_us(self, query: str) -> int:
         """Return the instant before which the site expects nothing more of a query."""
@@ -158,10 +161,9 @@ class Frontier:
         self.complete_until.pop(query, None)
         self.closings.pop(query, None)
 
-    def forget_closings(self, query: str, closed_us: int) -> None:
-        """Drop the closings of windows that are closed and complete: they are not asked for any more."""
+    def forget_closings(self, query: str, until_us: int) -> None:
+        """Drop the closings of windows that end by an instant: they are not asked for any more."""
         known = self.closings.get(query, {})
-        until_us = min(closed_us, self.complete_until_us(query))
         for end_us in [end for end in known if end <= until_us]:
             del known[end_us]
 

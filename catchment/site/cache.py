@@ -13,7 +13,7 @@ import pyarrow as pa
 from pandas.util import hash_array
 
 from catchment.aggregates import Aggregate
-from catchment.aggregates.partials import combine_fitting, group_codes, one_array
+from catchment.aggregates.partials import combine_fitting, number_groups, one_array
 from catchment.arrays import Ints
 from catchment.errors import SiteError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
@@ -41,7 +41,7 @@ class KeyIndex:
     def find_slots(self, keys: pa.Table) -> Slots:
         """Return the slot of each given row; rows not seen before get new slots, in their order."""
         known = self.rows
-        codes, _ = group_codes(pa.concat_tables([self.table, keys]), self.table.column_names)
+        codes, _ = number_groups(pa.concat_tables([self.table, keys]), self.table.column_names)
         slots = codes[known:].astype(np.int64)  # the known rows are distinct: each is its own code
         if _has_repeats(slots):
             raise SiteError("a micro-batch holds a (slice, key) twice: its partials are not grouped")
@@ -70,7 +70,9 @@ class StateLog:
         return _slots_in(self.table)
 
     def append(self, slots: Slots, states: pa.Table, pending_rows: int) -> None:
-        added = states.add_column(0, SLOT_COLUMN, pa.array(slots)).cast(self.table.schema)
+        added = states.add_column(0, SLOT_COLUMN, pa.array(slots))
+        if added.schema != self.table.schema:
+            added = added.cast(self.table.schema)
         self.table = _join_chunks(pa.concat_tables([self.table, added]))
         if self.rows > 2 * pending_rows + _LOG_SLACK_ROWS:
             self.table = self._merge(self.table)
@@ -145,7 +147,8 @@ class PartialCache:
                 f"partials lack the columns {missing}; they have {partials.column_names}",
                 where=f"fragment {self.fragment.name!r}",
             )
-        return partials.select(schema.names).cast(schema)
+        chosen = partials.select(schema.names)
+        return chosen if chosen.schema == schema else chosen.cast(schema)
 
     def find_slots(self, partials: pa.Table) -> Slots:
         """Return the slot of each partial; keys not seen before get new slots."""
@@ -155,8 +158,7 @@ class PartialCache:
         """Return a 64-bit hash of each key, the same in every slice, process and life of the site."""
         total = np.zeros(partials.num_rows, dtype=np.uint64)
         for name in self.fragment.key_names:
-            values = one_array(partials[name]).to_pandas().to_numpy()
-            total = total * _HASH_STEP + hash_array(values, categorize=False)
+            total = total * _HASH_STEP + hash_array(_plain_values(one_array(partials[name])), categorize=False)
         return total.view(np.int64)
 
     def absorb(self, slots: Slots, partials: pa.Table, pending_rows: int) -> None:
@@ -181,6 +183,13 @@ class PartialCache:
     @property
     def _state_names(self) -> list[str]:
         return [name for name in self.log.table.column_names if name != SLOT_COLUMN]
+
+
+def _plain_values(column: pa.Array) -> np.ndarray:
+    """Return the values as pandas gives them; the common types need no pandas for that."""
+    if column.null_count == 0 and (pa.types.is_string(column.type) or pa.types.is_integer(column.type)):
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    return np.asarray(column.to_pandas().to_numpy())
 
 
 def _join_chunks(table: pa.Table) -> pa.Table:

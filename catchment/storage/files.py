@@ -8,7 +8,7 @@ data being on disk (Rebello et al., ATC'20). So nothing here retries: the OSErro
 what was not confirmed is replayed by whoever still has it.
 
 A record is a small JSON document in a file of its own, which people may read but must not edit: one line of checksum,
-version and content.
+version and content. The name of the file is under the checksum: a disk may write a record over another one.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def remove_remnants(folder: Path) -> None:
 def write_record(path: Path, record: Mapping[str, Any], version: int = 1) -> None:
     """Put a record at `path`, durably; `version` grows whenever its fields change their meaning."""
     content = f"{version} {json.dumps(record, separators=(',', ':'), sort_keys=True)}".encode()
-    write_durably(path, b"%08x %s\n" % (zlib.crc32(content), content))
+    write_durably(path, b"%08x %s\n" % (_checksum(path, content), content))
 
 
 def read_record(path: Path, version: int = 1) -> dict[str, Any] | None:
@@ -120,7 +120,7 @@ def read_record(path: Path, version: int = 1) -> dict[str, Any] | None:
     except FileNotFoundError:  # asked first whether it is there, it could be removed by another thread in between
         return None
     checksum, _, content = stored.rstrip(b"\n").partition(b" ")
-    if checksum != b"%08x" % zlib.crc32(content):
+    if checksum not in (b"%08x" % _checksum(path, content), b"%08x" % zlib.crc32(content)):  # names were not under it
         raise StorageError(
             "the checksum of the file does not match its content",
             where=str(path),
@@ -135,6 +135,10 @@ def read_record(path: Path, version: int = 1) -> dict[str, Any] | None:
     if not isinstance(record, dict):
         raise StorageError("the content of the file is not a record", where=str(path))
     return record
+
+
+def _checksum(path: Path, content: bytes) -> int:
+    return zlib.crc32(content, zlib.crc32(path.name.encode()))
 
 
 def check_version(written: str | int, known: int, path: Path) -> None:

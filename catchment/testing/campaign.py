@@ -7,6 +7,7 @@ how often each rare state was entered, and how many bounds were stated.
 
 from __future__ import annotations
 
+import gc
 import random
 import tempfile
 from collections import Counter
@@ -193,8 +194,14 @@ def _run_all(seeds: list[int], draw: Draw, processes: int) -> Iterator[RunReport
     if processes == 1:
         yield from (_run_one(seed, draw) for seed in seeds)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    with ProcessPoolExecutor(processes, initializer=_collect_rarely) as pool:
         yield from pool.map(_run_one, seeds, [draw] * len(seeds), chunksize=4)
+
+
+def _collect_rarely() -> None:
+    """Leave what was imported out of collections of garbage, and collect after many objects: a run makes few cycles."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 def _run_one(seed: int, draw: Draw) -> RunReport:

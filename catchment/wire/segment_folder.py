@@ -15,7 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from catchment.errors import WireError
-from catchment.storage.files import make_folder, remove_file, remove_remnants, rename_file, write_durably
+from catchment.storage.files import (
+    make_folder,
+    remove_file,
+    remove_remnants,
+    rename_file,
+    sync_folder,
+    write_durably,
+)
 from catchment.storage.lock import lock_folder
 from catchment.wire.codec import EncodedSegment, FrameHead, read_frame, read_frame_head
 from catchment.wire.limits import WireLimits
@@ -39,6 +46,7 @@ class SegmentFolder:
         make_folder(path)
         lock_folder(path, self)
         remove_remnants(path)
+        sync_folder(path)  # a process may have been killed between a rename and its sync: what is found is relied on
 
     def __len__(self) -> int:
         return len(self._sizes)

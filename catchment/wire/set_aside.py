@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from catchment.storage.files import make_folder, read_record, remove_file, write_durably, write_record
+from catchment.storage.files import make_folder, read_record, remove_file, sync_folder, write_durably, write_record
 
 FOLDER = "set_aside"
 REASON_FILE = "reason.json"
@@ -46,6 +46,7 @@ class SetAside:
         """Keep a segment durably; keeping it again changes nothing."""
         path = self._file(origin, sequence)
         if path.exists():
+            sync_folder(path.parent)  # whoever wrote it may have been killed before its name was safe
             return
         if self._size_bytes + len(data) > self.max_bytes:
             self._count_dropped(origin)

@@ -153,6 +153,29 @@ def test_a_window_let_go_under_a_contract_says_what_it_lacks_until_nothing_more_
     assert center.tables.answer() == {(0, "a"): (10, 110)}
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_a_complete_site_has_stated_counts_while_another_one_is_awaited(tmp_path: Path, restarts: bool) -> None:
+    """Also when windows are assessed again, after a restart or because a site states something of another window."""
+    center, (a, b), _ = world(tmp_path, 2, contract=Contract(0.05))
+    for site, part in {a: SiteEstimate(0.8, 0.3, 4, 4), b: SiteEstimate(1.0, 0.0, 5, 5)}.items():
+        send(site, center, [(i, "a", 1) for i in range(int(part.count))], 5)
+        stand(site, center, Standing("q", "q", 10 if site is b else 0, (Closing(10, "budget", (part, part)),)))
+        send(site, center, [], 10)
+    known = center.core.queries["q"].windows.state.closed[0].late
+    assert known is not None
+    assert known.received == 9
+    if restarts:
+        center.host.checkpoint()
+        center.crash()
+    nothing = SiteEstimate(1.0, 0.0, 0, 0)
+    stand(a, center, Standing("q", "q", 0, (Closing(20, "covered", (nothing, nothing)),)))
+    assert center.core.queries["q"].windows.state.closed[0].late == known
+    stand(a, center, Standing("q", "q", 10))
+    assert center.tables.published[-1].status == EXACT
+    kept = {site: frontier.closings["q"] for site, frontier in center.core.frontiers.items()}
+    assert [list(closings) for closings in kept.values()] == [[20], []], "those of windows that nobody awaits are gone"
+
+
 def test_early_answers_come_as_often_as_asked_and_the_window_counts_its_revisions_on(tmp_path: Path) -> None:
     center, (site,), clock = world(tmp_path, early_us=5)
     for number in range(20):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import zlib
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,21 @@ def test_every_altered_byte_of_a_record_is_refused(tmp_path: Path) -> None:
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
         with pytest.raises(StorageError, match="checksum"):
             read_record(path)
+
+
+def test_a_record_that_a_disk_wrote_over_another_one_is_refused(tmp_path: Path) -> None:
+    written, other = tmp_path / "outbox.json", tmp_path / "inbox.json"
+    write_record(written, {"a": 1})
+    other.write_bytes(written.read_bytes())
+    with pytest.raises(StorageError, match="checksum"):
+        read_record(other)
+
+
+def test_a_record_of_a_release_whose_checksums_did_not_cover_names_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.json"
+    content = b'1 {"a":1}'
+    path.write_bytes(b"%08x %s\n" % (zlib.crc32(content), content))
+    assert read_record(path) == {"a": 1}
 
 
 def test_a_journal_of_another_version_is_refused_by_name_and_left_as_it_is(

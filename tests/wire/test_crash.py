@@ -8,14 +8,17 @@ by number) and the center's (what it consumed, up to which position): the journa
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from catchment.errors import CatchmentError
-from catchment.storage.disk import current_disk
+from catchment.storage.disk import current_disk, use_disk
+from catchment.testing.disk import DiskFault, Killed, SimulatedDisk
 from catchment.wire.codec import encode_segment
 from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment
@@ -136,6 +139,41 @@ def test_a_stop_at_any_call_loses_nothing_acked_and_doubles_nothing(
         world.check_finished()
         visited += 1
     assert visited > 100, "fewer calls than the steps of this story make"
+
+
+class LosesEverything(random.Random):
+    """Of what a power cut may take back, it takes all."""
+
+    def randrange(self, *_: int) -> int:  # type: ignore[override]
+        return 0
+
+
+def test_what_an_inbox_finds_after_a_kill_is_there_after_a_power_cut(tmp_path: Path) -> None:
+    """A process that was killed before the name of a segment was synced has not acked it; the next one relies on it."""
+    outbox = Outbox(tmp_path / "out", "eu", "center", 10**9)
+    outbox.append(0, some_messages(0))
+    data = outbox.read(0)
+    assert data is not None
+    found = []
+    for call in count():
+        folder = tmp_path / str(call)
+        disk = SimulatedDisk(LosesEverything())
+        with use_disk(disk):
+            first = Inbox(folder / "in")
+            disk.plan_fault(folder, call, DiskFault.KILL)
+            with suppress(Killed):
+                first.accept(data)
+            was_killed = disk.machine(folder).planned is None
+            disk.heal(folder)
+            del first
+            second = Inbox(folder / "in")
+            found.append(second.last_position)
+            del second
+            disk.cut_power(folder)
+            assert Inbox(folder / "in").last_position == found[-1], f"killed at call {call}"
+        if not was_killed:
+            break
+    assert set(found) == {-1, 0}, "killed before, and after, the segment had its name"
 
 
 class LyingDisk(FailingDisk):

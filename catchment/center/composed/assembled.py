@@ -107,7 +107,7 @@ def assemble(
 
 def _number_sessions(sessions: Sessions, window: Window, rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the parts of the sessions whose last record is in a slice, each with the number of its session."""
-    codes, _ = partials.group_codes(rows, keys)
+    codes, _ = partials.number_groups(rows, keys)
     starts_us = np.asarray(partials.one_array(rows[SLICE_COLUMN]))
     order = np.lexsort((starts_us, codes))
     rows, codes, starts_us = rows.take(pa.array(order)), codes[order], starts_us[order]

@@ -97,7 +97,7 @@ def _matches(join: Join, left: pa.Table, right: pa.Table) -> Iterator[tuple[Rows
     """Yield the pairs of rows with equal join keys that meet the comparisons, in blocks."""
     names = [f"on_{i}" for i in range(len(join.on))]
     asked = [t.select(_join_keys(join, s)).rename_columns(names) for s, t in zip(SIDES, (left, right), strict=True)]
-    codes, _ = partials.group_codes(pa.concat_tables(asked), names)
+    codes, _ = partials.number_groups(pa.concat_tables(asked), names)
     mine = np.where(_has_all(asked[0]), codes[: left.num_rows], -1)
     theirs = np.where(_has_all(asked[1]), codes[left.num_rows :], -2)
     order = np.argsort(theirs, kind="stable")

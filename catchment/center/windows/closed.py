@@ -29,7 +29,8 @@ class SiteMarks:
     `marks`: everything before is normally sent, or does not count. `complete_until`: nothing more is expected before.
     `closings`: what each site lacked of the windows that it has closed, by the window's end. `furthest_us`: the mark of
     the furthest site. `lost`: the event times of sites of which nothing more comes. `backfilling`: the event times of
-    sites of which records that were read long ago are yet to come from history, whatever the mark says.
+    sites of which records that were read long ago are yet to come from history, whatever the mark says. `standings`:
+    how often each site has stated something, since the start; what `closings` holds is another thing after one more.
     """
 
     marks: Mapping[str, int]
@@ -38,6 +39,7 @@ class SiteMarks:
     furthest_us: int = START_OF_TIME_US
     lost: tuple[Lost, ...] = ()
     backfilling: tuple[Lost, ...] = ()
+    standings: Mapping[str, int] = field(default_factory=dict)
 
     def has_passed(self, site: str, end_us: int) -> bool:
         return self.marks.get(site, START_OF_TIME_US) >= end_us

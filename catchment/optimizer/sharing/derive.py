@@ -76,7 +76,7 @@ def derive(partials: pa.Table, derivation: Derivation) -> pa.Table:
         return merged
     codes = np.arange(given.num_rows)  # where rows are left as they are, each is a group of its own
     if merged.num_rows < given.num_rows:
-        codes, _ = tables.group_codes(given, keys)  # counts up as the rows of `merged` do
+        codes, _ = tables.number_groups(given, keys)  # counts up as the rows of `merged` do
     counts = np.asarray(wanted[RECORDS.states[0].name], dtype=np.int64)
     for aggregate in (a for a in derivation.aggregates if a.name in lifted):
         assert isinstance(aggregate, SketchAggregate)

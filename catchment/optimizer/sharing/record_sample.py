@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from catchment.aggregates import Aggregate, quote
-from catchment.aggregates.partials import group_codes, lift, one_array
+from catchment.aggregates.partials import lift, number_groups, one_array
 from catchment.arrays import Ints
 from catchment.optimizer.normal_form.predicates import can_evaluate, evaluate
 from catchment.optimizer.sharing.equally_likely import expected_groups, likely_values
@@ -134,7 +134,7 @@ class RecordSample:
         """Return the number of the group of each record that is kept, in their order."""
         place = columns, conditions
         if place not in self._counted:
-            codes, _ = group_codes(self._keep(conditions), sorted(columns))
+            codes, _ = number_groups(self._keep(conditions), sorted(columns))
             self._counted[place] = codes.astype(np.int64)
         return self._counted[place]
 
