@@ -98,7 +98,7 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def cast_to(values: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return values in a type; as they are where they have it, which is the rule, and a cast of few rows is not free."""
+    """Return values in a type; where they have it, as is the rule, without a cast, which costs even for few rows."""
     return values if values.type == wanted else values.cast(wanted)
 
 

@@ -22,6 +22,7 @@ from catchment.center.results.layout import flatten_states, without_retracted
 from catchment.center.results.newest_rows import newest_revisions
 from catchment.center.running_query import RunningQuery
 from catchment.center.statuses import EARLY, EXACT, FINAL, ON_TIME
+from catchment.center.windows.close import LATE_SAMPLED
 from catchment.query.fragment import Fragment
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.view_options import NEVER
@@ -68,7 +69,8 @@ class ViewCheck:
     def _log_problems(self, log: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         ranks = [ORDER.index(row["status"]) for row in log]
         # Also before a move, when the fragment of the view may have been another one.
-        may_defer = self._may_defer or any("groups were deferred" in row["reason"] for row in log)
+        reasons = [row["reason"] for row in log]
+        may_defer = self._may_defer or any("groups were deferred" in r or r == LATE_SAMPLED for r in reasons)
         # An exact window may turn out to lack late records, which wait or are left out.
         if self._may_shed or may_defer or _stands(log) or _leaves_out(log):
             ranks = [rank for rank in ranks if rank != ORDER.index(ON_TIME)]

@@ -33,6 +33,8 @@ from catchment.errors import AggregateError
 from catchment.quality.contract import WatchedQuantity
 from catchment.timeline import START_OF_TIME_US, Window
 
+LATE_SAMPLED = "late records were sampled, or deferred"  # why a window that was exact is not
+
 
 class WindowCloser:
     """Closes the windows of one query."""
@@ -287,7 +289,7 @@ def _why_changed(known: ClosedWindow, skipped: Mapping[str, int]) -> str:
     if known.missing:
         return "a missing site has passed its end"
     if known.owed:
-        return "late records were sampled, or deferred"
+        return LATE_SAMPLED
     if known.lost:
         return f"nothing more comes of {', '.join(sorted(known.lost))}"
     return "every site that counts has passed its end"
