@@ -7,6 +7,7 @@ sketch that is absorbed a hundred times and sent once is merged once, many at a 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -185,7 +186,7 @@ class PartialCache:
         return [name for name in self.log.table.column_names if name != SLOT_COLUMN]
 
 
-def _plain_values(column: pa.Array) -> np.ndarray:
+def _plain_values(column: pa.Array) -> np.ndarray[Any, Any]:
     """Return the values as pandas gives them; the common types need no pandas for that."""
     if column.null_count == 0 and (pa.types.is_string(column.type) or pa.types.is_integer(column.type)):
         return np.asarray(column.to_numpy(zero_copy_only=False))
