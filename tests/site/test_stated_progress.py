@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.site.core import SiteCore
-from catchment.site.events import FragmentAdded, LowMarkRaised, Observed, ProgressStated
+from catchment.site.events import FragmentAdded, LowMarkRaised, Observed
 from catchment.site.policies.registry import policy_by_name
 from catchment.site.slack.rules.base import COVERED
-from catchment.site.stated_progress import HEARD_SCHEMA, MAX_STATING, StatedProgress, Statements
+from catchment.site.stated_progress import HEARD_SCHEMA, MAX_STATING, ProgressStated, StatedProgress, Statements
 from catchment.storage.codec import decode, encode
 from catchment.timeline import SECOND_US, START_OF_TIME_US
 from catchment.vectorised.expressions import InputColumn

@@ -116,6 +116,12 @@ def counts(project: Project, view: str) -> dict[int, int]:
     return {int((row["start"] - START).total_seconds()): row["n"] for row in rows}
 
 
+def _stated(status: Status, stream: str) -> dict[str, Any]:
+    """What the sources of a stream have stated, as the status of the site tells it."""
+    found: dict[str, Any] = status["sites"]["edge"]["stated"].get(stream, {})
+    return found
+
+
 class Steps:
     """Does one thing after another while a project runs, each when the one before has had its effect."""
 
@@ -160,19 +166,18 @@ def test_stated_windows_close_at_once_and_records_after_them_are_counted_and_rep
         post("posted/progress", json.dumps({"before": at(30), "source": "a"}).encode())
         post("posted/progress", b'{"source": "a"}', 400)
 
-    def heard(status: Status) -> dict[str, Any]:
-        found: dict[str, Any] = status["sites"]["edge"]["stated"].get("posted", {})
-        return found
-
     def state_by_record() -> None:
         post("posted", json.dumps({"ts": at(34), "device": "b", "n": 0, "done": at(20)}).encode())
 
     steps = Steps(
-        (begin, lambda status: heard(status).get("state_nothing") == ["b"]),
+        (begin, lambda status: _stated(status, "posted").get("state_nothing") == ["b"]),
         (state_by_record, lambda status: counts(project, "per_window").keys() == {0, 10}),
         (lambda: None, lambda status: counts(project, "promised").keys() == {0, 10}),
         (lambda: None, lambda status: counts(project, "of_own").keys() == {0, 10, 20}),
-        (lambda: post_records("b", range(5)), lambda status: heard(status)["late_after_stated"] == {"b": 5}),
+        (
+            lambda: post_records("b", range(5)),
+            lambda status: _stated(status, "posted")["late_after_stated"] == {"b": 5},
+        ),
         (lambda: None, lambda status: counts(project, "per_window")[0] == 25),
     )
     status = run_project(spark, tmp_path, once=False, until=steps)
@@ -207,11 +212,10 @@ def test_a_header_states_the_progress_of_its_partition(spark: SparkSession, tmp_
             state(0, at(20))
 
         in_ms = str(round((START + timedelta(seconds=20)).timestamp() * 1000))
-        stated = lambda status: status["sites"]["edge"]["stated"].get("hits", {})  # noqa: E731
         steps = Steps(
-            (begin, lambda status: stated(status).get("state_nothing") == ["1"]),
+            (begin, lambda status: _stated(status, "hits").get("state_nothing") == ["1"]),
             (lambda: state(1, in_ms), lambda status: counts(project, "of_topic").keys() == {0, 10}),
-            (lambda: send(1, range(3)), lambda status: stated(status)["late_after_stated"] == {"1": 3}),
+            (lambda: send(1, range(3)), lambda status: _stated(status, "hits")["late_after_stated"] == {"1": 3}),
         )
         status = run_project(spark, folder, once=False, until=steps)
         assert status["sites"]["edge"]["quarantined"] == 0
