@@ -10,7 +10,14 @@ from typing import Any
 from catchment.errors import EngineError, QueryError
 from catchment.project.config import Project
 from catchment.query.plan import QueryPlan
-from catchment.query.sql.sink_connectors import CHANGELOG, KafkaSink, PostgresSink, PythonSink
+from catchment.query.sql.sink_connectors import (
+    CHANGELOG,
+    DeltaSink,
+    IcebergSink,
+    KafkaSink,
+    PostgresSink,
+    PythonSink,
+)
 from catchment.query.sql.statements import DeclaredSink
 from catchment.records.own_source import load_own_class
 from catchment.sinks.changes import ViewChanges
@@ -63,6 +70,10 @@ def make_target(sink: DeclaredSink, folder: Path, life: str) -> Target:
             return _make_kafka(sink.name, kafka, folder, life)
         case PostgresSink() as postgres:
             return _make_postgres(sink.name, postgres, folder)
+        case DeltaSink() as delta:
+            return _make_delta(sink.name, delta, folder, life)
+        case IcebergSink() as iceberg:
+            return _make_iceberg(sink.name, iceberg, folder)
         case PythonSink() as python:
             return _make_own(sink.name, python, folder)
 
@@ -86,6 +97,26 @@ def _make_postgres(name: str, postgres: PostgresSink, folder: Path) -> Target:
         raise _not_installed(name, "postgres", cause) from cause
     password_file = str(folder / postgres.password_file) if postgres.password_file else None
     return PostgresTarget(name, postgres.table, postgres.url, password_file)
+
+
+def _make_delta(name: str, delta: DeltaSink, folder: Path, life: str) -> Target:
+    from catchment.records.object_store import S3_PREFIX, S3Settings
+    from catchment.sinks.delta import DeltaTarget
+
+    if not delta.path.startswith(S3_PREFIX):
+        return DeltaTarget(name, str(folder / delta.path), life)
+    settings = S3Settings.read(str(folder / delta.store_config) if delta.store_config else "")
+    return DeltaTarget(name, delta.path, life, settings)
+
+
+def _make_iceberg(name: str, iceberg: IcebergSink, folder: Path) -> Target:
+    try:
+        from catchment.sinks.iceberg import IcebergTarget
+    except ImportError as cause:
+        raise _not_installed(name, "iceberg", cause) from cause
+    from catchment.records.client_config import read_client_config
+
+    return IcebergTarget(name, iceberg.table, read_client_config(str(folder / iceberg.catalog_config)))
 
 
 def _make_own(name: str, python: PythonSink, folder: Path) -> Target:

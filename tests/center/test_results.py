@@ -78,7 +78,7 @@ def test_a_death_between_the_two_tables_of_an_enactment_is_made_good_by_enacting
         raise RuntimeError("power cut")
 
     with monkeypatch.context() as patched:
-        patched.setattr(results_module, "_in_fresh_buffers", _only_first(results_module._in_fresh_buffers, die))
+        patched.setattr(results_module, "in_fresh_buffers", _only_first(results_module.in_fresh_buffers, die))
         with pytest.raises(RuntimeError, match="power cut"):
             tables.publish(2, [one])
     between = read_results(tmp_path, "q").to_pylist()

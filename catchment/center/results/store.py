@@ -78,7 +78,7 @@ class DeltaStore:
         path = self.folder / kind / query
         write_deltalake(
             path,
-            _in_fresh_buffers(make()),
+            in_fresh_buffers(make()),
             mode="append",
             schema_mode="merge",
             commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, number)]),
@@ -135,7 +135,7 @@ class DeltaStore:
         return open_table(self.folder / kind / query)
 
 
-def _in_fresh_buffers(table: pa.Table) -> pa.Table:
+def in_fresh_buffers(table: pa.Table) -> pa.Table:
     """Copy a table: deltalake aborts the process on nested columns that are views into others."""
     return pa.table([_copy_of(column) for column in table.columns], schema=table.schema)
 

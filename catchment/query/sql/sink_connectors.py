@@ -63,6 +63,46 @@ class PostgresSink(SinkOptions):
 
 
 @dataclass(frozen=True)
+class DeltaSink(SinkOptions):
+    """A Delta table in a folder or in an object store."""
+
+    path: str = field(
+        metadata=required(
+            kinds.text("a folder, or an address such as 's3://lake/answers/traffic'"),
+            doc="where the table is, relative to the project folder, absolute, or in an object store that speaks S3",
+        )
+    )
+    store_config: str | None = option(
+        kinds.text("the path of a file of name = value lines"),
+        None,
+        doc="how the object store is reached, one setting per line: endpoint, region, access_key_id, "
+        "secret_access_key, session_token",
+        absent="what the environment says (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, ...)",
+    )
+    kind: ClassVar[str] = "delta"
+
+
+@dataclass(frozen=True)
+class IcebergSink(SinkOptions):
+    """An Iceberg table of a catalog."""
+
+    table: str = field(
+        metadata=required(
+            kinds.matching(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", "a namespace and a table, such as 'shop.traffic'"),
+            doc="the table; it and its namespace are made if they are not there",
+        )
+    )
+    catalog_config: str = field(
+        metadata=required(
+            kinds.text("the path of a file of name = value lines"),
+            doc="the catalog, in the names of pyiceberg, one setting per line: type, uri, warehouse, s3.endpoint, "
+            "s3.access-key-id, s3.secret-access-key, ...",
+        )
+    )
+    kind: ClassVar[str] = "iceberg"
+
+
+@dataclass(frozen=True)
 class PythonSink(SinkOptions):
     """A class of the project's own."""
 
@@ -76,8 +116,7 @@ class PythonSink(SinkOptions):
     kind: ClassVar[str] = "python"
 
 
-SinkConnector = KafkaSink | PostgresSink | PythonSink
+SinkConnector = KafkaSink | PostgresSink | DeltaSink | IcebergSink | PythonSink
 
-SINK_CONNECTORS: Mapping[str, type[KafkaSink | PostgresSink | PythonSink]] = MappingProxyType(
-    {c.kind: c for c in (KafkaSink, PostgresSink, PythonSink)}
-)
+_SINKS: tuple[type[SinkConnector], ...] = (KafkaSink, PostgresSink, DeltaSink, IcebergSink, PythonSink)
+SINK_CONNECTORS: Mapping[str, type[SinkConnector]] = MappingProxyType({c.kind: c for c in _SINKS})
