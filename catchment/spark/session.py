@@ -104,8 +104,9 @@ def make_session(
     In one process with Spark, its Python workers run on this very interpreter and its ports listen on loopback. On a
     cluster both are the cluster's matter: the interpreter is `spark.pyspark.python`, or the path of this one.
     """
-    find_java()
     chosen = master or config.master
+    _refuse_connect(chosen)
+    find_java()
     on_workers = str(config.settings.get("spark.pyspark.python") or sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = sys.executable if is_local(chosen) else on_workers
@@ -124,6 +125,19 @@ def make_session(
     }
     given = _given_to_submit()
     return _start_patiently({key: str(value) for key, value in settings.items() if key not in given})
+
+
+def _refuse_connect(master: str) -> None:
+    """Refuse Spark Connect, whose client has no driver: a site is one."""
+    remote = os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED")
+    if master.startswith("sc://") or remote:
+        given = f"master = {master!r}" if master.startswith("sc://") else f"SPARK_REMOTE={remote} in the environment"
+        raise EngineError(
+            f"{given} asks for Spark Connect, which cannot run a site or a center: micro-batches are committed in the "
+            "driver, beside its journal, and tasks are scheduled by it",
+            hint="name a master such as local[*] or spark://HOST:7077; or start this process with "
+            "spark-submit, and unset SPARK_REMOTE",
+        )
 
 
 def _given_to_submit() -> frozenset[str]:

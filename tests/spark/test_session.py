@@ -45,6 +45,16 @@ def test_java_17_or_later_is_taken_from_java_home(tmp_path: Path, monkeypatch: p
     assert find_java() == java
 
 
+def test_spark_connect_is_refused_with_the_reason_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EngineError, match="'sc://spark:15002' asks for Spark Connect") as raised:
+        make_session("connected", SparkConfig(master="sc://spark:15002"))
+    assert "committed in the driver" in raised.value.message
+    assert "spark://HOST:7077" in (raised.value.hint or "")
+    monkeypatch.setenv("SPARK_REMOTE", "sc://spark:15002")
+    with pytest.raises(EngineError, match="SPARK_REMOTE=sc://spark:15002 in the environment"):
+        make_session("connected", SparkConfig())
+
+
 def test_without_java_home_the_java_on_the_path_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = fake_java(tmp_path, 'openjdk version "17.0.9"')
     monkeypatch.delenv("JAVA_HOME", raising=False)
