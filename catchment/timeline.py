@@ -148,13 +148,28 @@ class Slicing:
 
     def starts_of(self, instants_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the starts of the slices that contain the instants."""
+        return self.starts_of_numbers(self.numbers_of(instants_us))
+
+    def numbers_of(self, instants_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the numbers of the slices that contain the instants: consecutive slices have consecutive numbers."""
         import numpy as np  # commands that only read small files need none of it
 
-        cuts = np.asarray(self.cuts_us, dtype=np.int64)
-        base = instants_us // self.period_us * self.period_us
-        index = np.searchsorted(cuts, instants_us - base, side="right") - 1
-        start = np.where(index < 0, cuts[-1] - self.period_us, cuts[np.maximum(index, 0)])
-        return np.asarray(base + start, dtype=np.int64)
+        since_us = instants_us - self.cuts_us[0]
+        periods = since_us // self.period_us
+        if len(self.cuts_us) == 1:
+            return periods
+        cuts = np.asarray(self.cuts_us, dtype=np.int64) - self.cuts_us[0]
+        inside = np.searchsorted(cuts, since_us - periods * self.period_us, side="right") - 1
+        return np.asarray(periods * len(cuts) + inside, dtype=np.int64)
+
+    def starts_of_numbers(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the starts of the slices with these numbers."""
+        import numpy as np
+
+        if len(self.cuts_us) == 1:
+            return numbers * self.period_us + self.cuts_us[0]
+        periods, inside = np.divmod(numbers, len(self.cuts_us))
+        return np.asarray(periods * self.period_us + np.asarray(self.cuts_us, dtype=np.int64)[inside], dtype=np.int64)
 
     def end_of(self, slice_start_us: int) -> int:
         """Return the end of the slice that starts at an instant."""

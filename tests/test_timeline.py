@@ -55,6 +55,16 @@ def test_vectorised_and_single_starts_agree_and_contain_the_instant(chosen: list
     assert all(s <= i < slicing.end_of(s) for s, i in zip(starts, at, strict=True))
 
 
+@given(st.lists(specs, min_size=1, max_size=3), instants)
+def test_the_number_of_a_slice_is_one_more_than_that_of_the_slice_before(chosen: list[WindowSpec], at: int) -> None:
+    slicing = Slicing.of(chosen)
+    start = slicing.start_of(at)
+    following = slicing.end_of(start)
+    numbers = slicing.numbers_of(np.array([start, at, following - 1, following], dtype=np.int64))
+    assert (numbers - numbers[0]).tolist() == [0, 0, 0, 1]
+    assert slicing.starts_of_numbers(numbers).tolist() == [start, start, start, following]
+
+
 def test_queries_with_fitting_windows_share_few_slices() -> None:
     slicing = Slicing.of([WindowSpec(60, 10), WindowSpec.tumbling(30)])
     assert (slicing.period_us, slicing.cuts_us) == (30, (0, 10, 20))

@@ -134,30 +134,36 @@ def sum_pairs(high: Floats, low: Floats, groups: Groups, size: int) -> tuple[Flo
     return highs, lows
 
 
-def sum_split(high: Floats, low: Floats, groups: Groups, size: int) -> tuple[Floats, Floats]:
+def sum_split(high: Floats, low: Floats, groups: Groups, size: int, most: int) -> tuple[Floats, Floats]:
     """Return the sums of high + low by group, as such pairs, where each high part is a number in single precision.
 
     High parts of similar size are added without rounding, in any order: a sum of n numbers of 24 bits, none of which is
     smaller than the largest times 2^-29 n, fits into 53 bits. So they are added size by size, and the sums of the sizes
-    as pairs: as exact as `sum_pairs` and, since numbers mostly have one or two such sizes, much faster.
+    as pairs: as exact as `sum_pairs` and, since numbers mostly have one or two such sizes, much faster. `most` is the
+    number of rows of the largest group, not counting those whose parts are zeros.
     """
-    most = int(np.bincount(groups, minlength=1).max())
     spare_bits = _SUM_BITS - _SINGLE_BITS - most.bit_length()
-    lows = _add_up(low, groups, size)
-    highs = np.zeros(size)
     magnitudes = np.abs(high)
     largest = float(magnitudes.max(initial=0.0))
     if spare_bits < 1 or not largest <= SINGLE_LIMIT:
         return sum_pairs(high, low, groups, size)
+    lows = _add_up(low, groups, size)
+    if float(magnitudes.min(initial=largest)) >= _least_similar(largest, spare_bits):
+        return _add_up(high, groups, size), lows
+    highs = np.zeros(size)
     while largest > 0.0:
-        smallest = math.ldexp(1.0, math.frexp(largest)[1] - spare_bits)
-        is_similar = magnitudes >= smallest
+        is_similar = magnitudes >= _least_similar(largest, spare_bits)
         highs, error = two_sum(highs, _add_up(np.where(is_similar, high, 0.0), groups, size))
         lows += error
         rest = np.flatnonzero(~is_similar & (magnitudes > 0.0))
         groups, high, magnitudes = groups[rest], high[rest], magnitudes[rest]
         largest = float(magnitudes.max(initial=0.0))
     return highs, lows
+
+
+def _least_similar(largest: float, spare_bits: int) -> float:
+    """Return the least magnitude that can be added to the largest one without rounding."""
+    return math.ldexp(1.0, math.frexp(largest)[1] - spare_bits)
 
 
 def _add_up(numbers: Floats, groups: Groups, size: int) -> Floats:

@@ -8,93 +8,18 @@ null equals null, NaN equals NaN, -0.0 equals 0.0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from catchment.aggregates import Aggregate
-from catchment.arrays import Index, Ints
+from catchment.aggregates.grouping import RowGroups as RowGroups
+from catchment.aggregates.grouping import group_codes as group_codes
+from catchment.aggregates.grouping import normal
+from catchment.aggregates.grouping import number_groups as number_groups
+from catchment.aggregates.grouping import one_array as one_array
+from catchment.arrays import Index
 from catchment.errors import AggregateError
-
-# Two columns are packed into one 64 bit code while the product of their cardinalities is below this.
-_MAX_PACKED = 2**62
-# Codes are counted in an array of one entry per possible code while there are at most this many per row.
-_SPREAD_PER_ROW = 4
-
-
-def group_codes(table: pa.Table, columns: Sequence[str]) -> tuple[Index, pa.Table]:
-    """Return a dense code for each row, and the distinct rows in the order of their codes.
-
-    Rows have the same code where they agree in `columns`. Codes count up in the order in which the distinct rows
-    first appear. Without columns, all rows are one group.
-    """
-    codes, first = number_groups(table, columns)
-    keys = table.select(list(columns))
-    return codes, keys if len(first) == table.num_rows else keys.take(pa.array(first))
-
-
-def number_groups(table: pa.Table, columns: Sequence[str]) -> tuple[Index, Ints]:
-    """Return what `group_codes` does, with the rows where distinct ones first appear instead of a table of them."""
-    packed = np.zeros(table.num_rows, dtype=np.int64)
-    cardinality = 1
-    for column in columns:
-        codes, count = _encode(_normal(one_array(table[column])))
-        if cardinality * count > _MAX_PACKED:
-            packed, cardinality = _hash_codes(pa.array(packed))
-        packed = codes if cardinality == 1 else packed * count + codes
-        cardinality *= count
-    return _number_by_appearance(packed, cardinality)
-
-
-def _encode(values: pa.Array) -> tuple[Ints, int]:
-    """Return a code for each value, equal for equal values, and a number above all codes.
-
-    Whole numbers that lie close together are their own codes, which takes no hashing.
-    """
-    if pa.types.is_signed_integer(values.type) and values.null_count == 0 and len(values):
-        numbers = np.asarray(values)
-        low = int(numbers.min())
-        spread = int(numbers.max()) - low + 1
-        if spread <= _SPREAD_PER_ROW * len(values):
-            return numbers.astype(np.int64) - low, spread
-    return _hash_codes(values)
-
-
-def _hash_codes(values: pa.Array) -> tuple[Ints, int]:
-    encoded = values.dictionary_encode(null_encoding="encode")
-    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
-
-
-def _number_by_appearance(codes: Ints, cardinality: int) -> tuple[Index, Ints]:
-    """Return the codes renumbered in the order of their first appearance, without gaps, and the rows of these."""
-    rows = len(codes)
-    if cardinality > _SPREAD_PER_ROW * rows:
-        codes, cardinality = _hash_codes(pa.array(codes))
-    first = np.full(cardinality, -1, dtype=np.int64)
-    first[codes[::-1]] = np.arange(rows - 1, -1, -1)
-    is_first = np.zeros(rows, dtype=np.bool_)
-    is_first[first[first >= 0]] = True
-    numbers = np.cumsum(is_first) - 1  # by row: the number of the group that appears there first
-    return numbers[first[codes]].astype(np.intp, copy=False), np.flatnonzero(is_first)
-
-
-def _normal(values: pa.Array) -> pa.Array:
-    """Return the values in the one form in which equal keys have equal bytes."""
-    if pa.types.is_dictionary(values.type):
-        return _normal(values.cast(values.type.value_type))
-    if pa.types.is_floating(values.type):
-        positive = pc.add(values, pa.scalar(0.0, values.type))  # -0.0 + 0.0 is 0.0
-        return pc.if_else(pc.is_nan(positive), pa.scalar(float("nan"), values.type), positive)
-    return values
-
-
-def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Return the column as one contiguous array."""
-    if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return column
 
 
 def cast_to(values: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -165,15 +90,6 @@ def lower(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate])
     return pa.table(list(columns.values()), schema=pa.schema(fields))
 
 
-@dataclass(frozen=True)
-class RowGroups:
-    """The groups of some rows: the group of each row, and the keys of each group."""
-
-    codes: Index
-    keys: pa.Table
-    size: int
-
-
 def group_rows(table: pa.Table, keys: Sequence[str]) -> RowGroups:
     """Return the groups of rows by their keys; -0.0 is a key as 0.0, as in Spark."""
     codes, distinct = group_codes(_with_normal_keys(table, keys), keys)
@@ -206,7 +122,7 @@ def lift(
 def _with_normal_keys(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     for key in keys:
         if pa.types.is_floating(table.schema.field(key).type):
-            table = table.set_column(table.schema.get_field_index(key), key, _normal(one_array(table[key])))
+            table = table.set_column(table.schema.get_field_index(key), key, normal(one_array(table[key])))
     return table
 
 

@@ -134,9 +134,10 @@ class DoubleTotal:
         return tuple(f"sum({state.sql})" for state in self.states)
 
     def lift(self, values: pa.Array, groups: Groups, size: int) -> list[pa.Array]:
-        missing = count_rows(values, groups, size) == 0
+        counts = count_rows(values, groups, size)
         high, low = split_doubles(floats_of(values))
-        return [nullable(part, missing) for part in sum_split(high, low, groups, size)]
+        sums = sum_split(high, low, groups, size, int(counts.max(initial=0)))
+        return [nullable(part, counts == 0) for part in sums]
 
     def combine(self, states: Sequence[pa.Array], groups: Groups, size: int) -> list[pa.Array]:
         high, low = states
@@ -154,6 +155,9 @@ def split_doubles(numbers: Floats) -> tuple[Floats, Floats]:
     All of a number beyond single precision is in the upper part, as for NaN.
     """
     with np.errstate(invalid="ignore", over="ignore"):
+        if numbers.size and max(float(numbers.max()), -float(numbers.min())) <= SINGLE_LIMIT:  # neither for NaN
+            upper = numbers.astype(np.float32).astype(np.float64)
+            return upper, numbers - upper
         splits = np.abs(numbers) <= SINGLE_LIMIT
         upper = np.where(splits, numbers.astype(np.float32).astype(np.float64), numbers)
         return upper, np.where(splits, numbers - upper, 0.0)

@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 
 from catchment.aggregates import Aggregate, partials
 from catchment.aggregates.grouped import floats_of
+from catchment.aggregates.grouping import CodedColumn, RowGroups, encode, group_coded
 from catchment.aggregates.shed_terms import terms_in
 from catchment.arrays import Ints
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.query.types import TIMESTAMP
-from catchment.timeline import Slicing
+from catchment.timeline import END_OF_TIME_US, Slicing
 from catchment.vectorised.coercion import NotVectorisedError, type_name
 from catchment.vectorised.expressions import InputColumn, KernelCall, VectorExpression
 from catchment.vectorised.records import RecordColumns
@@ -31,6 +32,17 @@ NULL_SOURCE = "null"  # the source of records whose source is null
 LARGEST_WATCHED = 1e150  # a watched value that is not below it counts as 0: sums of squares must stay numbers
 
 
+@dataclass(frozen=True)
+class _SliceStarts:
+    """Codes of slices, which are their numbers less the lowest of them."""
+
+    slicing: Slicing
+    low: int
+
+    def decode(self, codes: Ints) -> pa.Array:
+        return pa.array(self.slicing.starts_of_numbers(codes + self.low))
+
+
 @dataclass
 class EvaluatedRecords:
     """A batch of records, and what was evaluated of them so far."""
@@ -38,11 +50,10 @@ class EvaluatedRecords:
     records: RecordColumns
     _values: dict[VectorExpression, pa.Array] = field(default_factory=dict)
     _chosen: dict[VectorExpression, EvaluatedRecords] = field(default_factory=dict)
-    _slices: dict[tuple[Slicing, str], pa.Array] = field(default_factory=dict)
+    _slices: dict[tuple[Slicing, str], CodedColumn] = field(default_factory=dict)
+    _keys: dict[VectorExpression, CodedColumn] = field(default_factory=dict)
     _counts: dict[tuple[Slicing, str], Counter[int]] = field(default_factory=dict)
-    _groupings: dict[tuple[Slicing, str, tuple[VectorExpression, ...]], partials.RowGroups] = field(
-        default_factory=dict
-    )
+    _groupings: dict[tuple[Slicing, str, tuple[VectorExpression, ...]], RowGroups] = field(default_factory=dict)
 
     def where(self, condition: VectorExpression | None) -> EvaluatedRecords:
         """Return the records that meet a condition; unknown is not met."""
@@ -62,26 +73,49 @@ class EvaluatedRecords:
 
     def slices(self, slicing: Slicing, event_time: str) -> pa.Array:
         """Return the starts of the records' slices."""
-        if (slicing, event_time) not in self._slices:
-            self._slices[slicing, event_time] = pa.array(slicing.starts_of(self.micros(event_time)))
-        return self._slices[slicing, event_time]
+        coded = self._code_slices(slicing, event_time)
+        return coded.decoder.decode(coded.codes)
 
     def count_per_slice(self, slicing: Slicing, event_time: str) -> Counter[int]:
         """Return how many records each slice has."""
         if (slicing, event_time) not in self._counts:
-            counted = pc.value_counts(self.slices(slicing, event_time))
-            pairs = zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)
+            coded = self._code_slices(slicing, event_time)
+            groups = group_coded({SLICE_COLUMN: coded}, self.records.rows)
+            assert groups is not None, "a single column always fits into one word"
+            counts = np.bincount(groups.codes, minlength=groups.size)
+            pairs = zip(groups.keys[SLICE_COLUMN].to_pylist(), counts.tolist(), strict=True)
             self._counts[slicing, event_time] = Counter(dict(pairs))
         return self._counts[slicing, event_time]
 
-    def group(self, slicing: Slicing, event_time: str, keys: tuple[VectorExpression, ...]) -> partials.RowGroups:
+    def group(self, slicing: Slicing, event_time: str, keys: tuple[VectorExpression, ...]) -> RowGroups:
         """Return the groups of the records by slice and keys, the keys named by their numbers."""
         wanted = (slicing, event_time, keys)
         if wanted not in self._groupings:
-            columns = {SLICE_COLUMN: self.slices(slicing, event_time)}
-            columns |= {str(number): self.value(key) for number, key in enumerate(keys)}
-            self._groupings[wanted] = partials.group_rows(pa.table(columns), list(columns))
+            self._groupings[wanted] = self._group(slicing, event_time, keys)
         return self._groupings[wanted]
+
+    def _group(self, slicing: Slicing, event_time: str, keys: tuple[VectorExpression, ...]) -> RowGroups:
+        coded = {SLICE_COLUMN: self._code_slices(slicing, event_time)}
+        coded |= {str(number): self._code_key(key) for number, key in enumerate(keys)}
+        groups = group_coded(coded, self.records.rows)
+        if groups is not None:
+            return groups
+        columns = {SLICE_COLUMN: self.slices(slicing, event_time)}
+        columns |= {str(number): self.value(key) for number, key in enumerate(keys)}
+        return partials.group_rows(pa.table(columns), list(columns))
+
+    def _code_key(self, key: VectorExpression) -> CodedColumn:
+        if key not in self._keys:
+            self._keys[key] = encode(self.value(key))
+        return self._keys[key]
+
+    def _code_slices(self, slicing: Slicing, event_time: str) -> CodedColumn:
+        if (slicing, event_time) not in self._slices:
+            numbers = slicing.numbers_of(self.micros(event_time))
+            low = int(numbers.min(initial=END_OF_TIME_US))
+            count = int(numbers.max(initial=low - 1)) - low + 1
+            self._slices[slicing, event_time] = CodedColumn(numbers - low, count, _SliceStarts(slicing, low))
+        return self._slices[slicing, event_time]
 
     def micros(self, event_time: str) -> Ints:
         """Return the event times, which are never null here."""

@@ -230,7 +230,7 @@ def test_a_long_sum_of_doubles_is_the_correctly_rounded_one(values: list[float])
 @given(data=st.data(), values=st.lists(st.floats(-(2.0**126), 2.0**126, width=32), max_size=30))
 def test_split_numbers_are_summed_as_exactly_as_pairs_are(data: st.DataObject, values: list[float]) -> None:
     groups = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(values), max_size=len(values))), np.intp)
-    highs, lows = sum_split(np.array(values, np.float64), np.zeros(len(values)), groups, 3)
+    highs, lows = sum_split(np.array(values, np.float64), np.zeros(len(values)), groups, 3, len(values))
     for group in range(3):
         mine = [Fraction(v) for v, g in zip(values, groups, strict=True) if g == group]
         error = abs(Fraction(highs[group]) + Fraction(lows[group]) - sum(mine))

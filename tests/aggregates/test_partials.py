@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.aggregates import make_aggregate, partials
+from catchment.aggregates import grouping, make_aggregate, partials
 from catchment.errors import AggregateError
 from tests.worlds.aggregate_cases import every_aggregate, records
 from tests.worlds.tiers import examples
@@ -66,8 +66,32 @@ def test_codes_are_the_same_when_columns_cannot_be_packed_into_one_word(table: p
     names = table.column_names[:-1]
     packed, _ = partials.group_codes(table, names)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partials, "_MAX_PACKED", 0)
+        patch.setattr(grouping, "_MAX_PACKED", 0)
         assert partials.group_codes(table, names)[0].tolist() == packed.tolist()
+
+
+@settings(max_examples=examples(100))
+@given(table=key_tables(), spread=st.sampled_from([0, 4]))
+def test_coded_columns_group_rows_as_their_codes_do(table: pa.Table, spread: int) -> None:
+    names = table.column_names[:-1]
+    expected, distinct = partials.group_codes(table, names)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouping, "SPREAD_PER_ROW", spread)  # at 0, everything is hashed
+        found = grouping.group_coded({n: grouping.encode(grouping.one_array(table[n])) for n in names}, table.num_rows)
+    if found is None:
+        pytest.fail("codes of twenty rows fit into one word")
+    assert found.size == len(set(expected.tolist()))
+    pairs = set(zip(expected.tolist(), found.codes.tolist(), strict=True))
+    assert len(pairs) == found.size  # one code for each of the others, and back
+    if names:
+        keys = [as_key(row) for row in found.keys.to_pylist()]
+        rows = [as_key(row) for row in distinct.to_pylist()]
+        assert all(rows[mine] == keys[theirs] for mine, theirs in pairs)
+
+
+def test_groups_whose_codes_do_not_fit_into_one_word_are_not_made_of_codes() -> None:
+    wide = grouping.CodedColumn(np.zeros(2, np.int64), 2**40, grouping.encode(pa.array([1, 2])).decoder)
+    assert grouping.group_coded({"a": wide, "b": wide}, 2) is None
 
 
 def test_codes_do_not_depend_on_how_a_column_is_chunked() -> None:
