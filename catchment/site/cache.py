@@ -48,7 +48,8 @@ class KeyIndex:
             raise SiteError("a micro-batch holds a (slice, key) twice: its partials are not grouped")
         fresh = slots >= known
         if fresh.any():
-            self.table = _join_chunks(pa.concat_tables([self.table, keys.filter(pa.array(fresh))]))
+            added = keys if fresh.all() else keys.filter(pa.array(fresh))
+            self.table = _join_chunks(pa.concat_tables([self.table, added]))
         return slots
 
     def renumber(self, renumbered: Slots) -> None:
@@ -83,6 +84,10 @@ class StateLog:
         chosen = np.zeros(size, dtype=np.bool_)
         chosen[slots] = True
         mask = chosen[self.slots()]
+        if mask.all():
+            leaving = self.table
+            self.table = self.table.schema.empty_table()
+            return self._merge(leaving)
         leaving = self.table.filter(pa.array(mask))
         self.table = self.table.filter(pa.array(~mask)).combine_chunks()
         return self._merge(leaving)
@@ -95,7 +100,10 @@ class StateLog:
         if _has_repeats(_slots_in(table)):
             merged = combine_fitting(table, (SLOT_COLUMN,), self.aggregates)
             table = merged.select(table.column_names).cast(table.schema)
-        return table.take(pa.array(np.argsort(_slots_in(table), kind="stable"))).combine_chunks()
+        slots = _slots_in(table)
+        if (slots[1:] >= slots[:-1]).all():
+            return table.combine_chunks()
+        return table.take(pa.array(np.argsort(slots, kind="stable"))).combine_chunks()
 
 
 @stored()

@@ -1,10 +1,8 @@
 """What a site learns of its streams while it reduces them: rates, selectivities, distinct keys; and of its link.
 
-Plain counts and sketches, no clock of its own. Distinct values of a key are counted over the life of the process (HLL,
-about 2% off; at most `MAX_VALUES` values of a key are taken from one batch, so very many are underestimated). A rate is
-that of the last `RATE_SPAN_US` of the clock. The rate of a stream is per second of its event time: how many records a
-slice holds does not depend on how fast a log is read. Between batches a sketch is kept as bytes, as in a partial: a
-sketch that lived on in a thread of Spark's gateway would outlive the interpreter, which its library reports as a leak.
+Plain counts and sketches, no clock of its own. Groups and distinct values of a key are counted over the life of the
+process (`GroupCount`, about 3% off). A rate is that of the last `RATE_SPAN_US` of the clock. The rate of a stream is
+per second of its event time: how many records a slice holds does not depend on how fast a log is read.
 """
 
 from __future__ import annotations
@@ -17,10 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-from datasketches import hll_sketch
 
-from catchment.aggregates.hashing import hash_rows
+from catchment.aggregates.hashing import can_hash, hash_rows
 from catchment.aggregates.partials import one_array
 from catchment.errors import CatchmentError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
@@ -29,9 +25,7 @@ from catchment.wire.link_meter import LinkCounters
 
 RATE_SPAN_US = 60_000_000  # readings older than this are dropped, but for one
 MAX_READINGS = 600
-MAX_VALUES = 10_000  # distinct values of one key that are taken from one batch
 KEPT_HASHES = 1_024
-_HLL_LOG_BUCKETS = 11  # HLL sketches have 2^11 buckets
 
 
 @dataclass
@@ -91,6 +85,15 @@ class GroupCount:
         return (KEPT_HASHES - 1) / ((float(self.smallest[-1]) + 1.0) / 2.0**64)
 
 
+def _hashable(values: pa.Table) -> pa.Table:
+    """Return the values as texts where they have no hash, such as truth values and long decimals."""
+    texts = [pa.field(f.name, f.type if can_hash(f.type) else pa.string()) for f in values.schema]
+    try:
+        return values.cast(pa.schema(texts))
+    except pa.ArrowException:
+        return values
+
+
 def _smallest_distinct(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return the `KEPT_HASHES` smallest distinct hashes, in order.
 
@@ -111,7 +114,7 @@ class FragmentMeter:
 
     read: int = 0
     passed: int = 0
-    distinct: dict[str, bytes] = field(default_factory=dict)  # key -> HLL sketch
+    distinct: dict[str, GroupCount] = field(default_factory=dict)  # by key
     groups: GroupCount = field(default_factory=GroupCount)
 
     def note(self, fragment: Fragment, event: Absorbed, rows: int) -> None:
@@ -119,11 +122,7 @@ class FragmentMeter:
         self.passed += sum(count for _, count in event.records)
         self.groups.add_rows(event.partials.select([SLICE_COLUMN, *fragment.key_names]))
         for key in fragment.keys:
-            known = self.distinct.get(key.sql)
-            sketch = hll_sketch(_HLL_LOG_BUCKETS) if known is None else hll_sketch.deserialize(known)
-            for value in pc.unique(event.partials[key.name])[:MAX_VALUES].to_pylist():
-                sketch.update(str(value))
-            self.distinct[key.sql] = sketch.serialize_compact()
+            self.distinct.setdefault(key.sql, GroupCount()).add_rows(_hashable(event.partials.select([key.name])))
 
     def statistics(self, sent_bytes: int) -> dict[str, Any]:
         """Return what the planner wants to know, as plain JSON."""
@@ -132,7 +131,7 @@ class FragmentMeter:
             "groups": self.groups.estimate,
             "bytes": sent_bytes,
             "selectivity": self.passed / self.read if self.read else None,
-            "distinct": {sql: hll_sketch.deserialize(s).get_estimate() for sql, s in self.distinct.items()},
+            "distinct": {sql: count.estimate for sql, count in self.distinct.items()},
         }
 
 

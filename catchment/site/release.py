@@ -206,10 +206,13 @@ class ReleaseGate:
         """Return the proposed slots that are pending slots of the slice; count the others."""
         if proposal.slots is view.pending or not len(proposal.slots):
             return proposal.slots
-        asked = np.unique(np.asarray(proposal.slots, dtype=np.int64))
-        known = asked[(asked >= 0) & (asked < self.slot_table.size)]
+        asked = np.asarray(proposal.slots, dtype=np.int64)
+        exists = (asked >= 0) & (asked < self.slot_table.size)
+        is_asked = np.zeros(self.slot_table.size, dtype=np.bool_)  # cheaper than to sort or hash the slots
+        is_asked[asked[exists]] = True
+        known = np.flatnonzero(is_asked)
         allowed = known[self.slot_table.pending[known] & (self.slot_table.slice_us[known] == view.start_us)]
-        self.refused += len(asked) - len(allowed)
+        self.refused += len(np.unique(asked[~exists])) + len(known) - len(allowed)
         return np.asarray(allowed)
 
     def _release(self, open_slice: OpenSlice, slots: Slots, reason: str, late: bool, detail: str = "") -> list[Release]:

@@ -227,11 +227,19 @@ def decode_segment(data: bytes, limits: WireLimits = DEFAULT_LIMITS) -> Segment:
 def pack_table(table: pa.Table, version: int = NEWEST_VERSION) -> PackedTable:
     """Compress a table, as frames of a version have it."""
     arranged, dictionary_columns = to_wire(table.unify_dictionaries())
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, arranged.schema) as writer:
-        writer.write_table(arranged)
-    raw = sink.getvalue()
+    raw = _write_stream(arranged)
     return PackedTable(compress(raw, version), raw.size, tuple(dictionary_columns))
+
+
+def _write_stream(table: pa.Table) -> pa.Buffer:
+    """Return a table as an Arrow IPC stream, in a buffer of the right size: one that grows is copied many times."""
+    counted = pa.MockOutputStream()
+    with pa.ipc.new_stream(counted, table.schema) as writer:
+        writer.write_table(table)
+    raw = pa.allocate_buffer(counted.size())
+    with pa.ipc.new_stream(pa.FixedSizeBufferWriter(raw), table.schema) as writer:
+        writer.write_table(table)
+    return raw
 
 
 def _updates_entry(updates: Updates, table: PackedTable) -> UpdatesEntry:

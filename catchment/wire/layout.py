@@ -105,7 +105,9 @@ def _with_bytes(array: pa.Array, rearrange: Callable[[_Bytes, int, int], _Bytes]
     start = array.offset * width
     end = start + len(array) * width
     cells = np.frombuffer(values, dtype=np.uint8)[start:end] if len(array) else np.empty(0, np.uint8)
-    moved = np.concatenate([np.zeros(start, np.uint8), rearrange(cells, len(array), width)])
+    moved = rearrange(cells, len(array), width)
+    if start:
+        moved = np.concatenate([np.zeros(start, np.uint8), moved])
     return pa.Array.from_buffers(
         array.type, len(array), [validity, pa.py_buffer(moved)], array.null_count, array.offset
     )
