@@ -129,6 +129,11 @@ class FileScanner:
         return merge_findings(order.plan, found)
 
 
+def is_small(pieces: Sequence[FilePiece]) -> bool:
+    """Return whether a batch of these files is scanned without a job."""
+    return sum(piece.end - piece.start for piece in pieces) <= SMALL_BYTES
+
+
 def add_judged(
     plan: ScanPlan, found: ScanFindings, judged: pa.Table, limits: PlausibleTimes | None, history: Path | None
 ) -> ScanFindings:

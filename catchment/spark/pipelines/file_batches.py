@@ -89,9 +89,9 @@ class FileBatches:
         for name in known.files.keys() - known.gone.keys():
             remove_file(self.source.watched.path(name))
 
-    def read(self, pieces: Sequence[FilePiece]) -> None:
-        """Read pieces of files as one batch."""
-        present = [piece for piece in pieces if self.source.watched.stat(piece.name) is not None]
+    def read(self, pieces: Sequence[FilePiece], following: Sequence[FilePiece] = ()) -> None:
+        """Read pieces of files as one batch; those that follow are the next one."""
+        present = self._present(pieces)
         if len(present) < len(pieces):
             removed = len(pieces) - len(present)
             _log.warning("%d files of %s were removed before they were read", removed, self._stream, extra=self._about)
@@ -99,12 +99,17 @@ class FileBatches:
             return
         number = self.host.batches.get(self._stream, -1) + 1
         self._remove_attempt(number)
-        self.state.pieces = tuple(present)
+        self.state.pieces = present
+        self.state.following = self._present(following)
 
         def settle() -> Sequence[Event]:
             return [FilesRead(self._stream, tuple(self.watch.settle(present)))]
 
         self.on_batch(self.state, cache(lambda: self.source.read(present)), number, settle)
+
+    def _present(self, pieces: Sequence[FilePiece]) -> tuple[FilePiece, ...]:
+        """Return the pieces whose files are still there."""
+        return tuple(piece for piece in pieces if self.source.watched.stat(piece.name) is not None)
 
     def _remove_attempt(self, number: int) -> None:
         """Remove what an attempt of this batch has written that may have read other files."""

@@ -52,6 +52,7 @@ from catchment.spark.sources.records import (
 )
 from catchment.spark.sources.streams import OpenedStream, ddl
 from catchment.timeline import END_OF_TIME_US, Clock
+from catchment.vectorised.scan import ScanPlan
 
 SMALL_BATCH_ROWS = 100_000  # smaller batches are grouped faster on one partition, without an exchange
 
@@ -74,6 +75,8 @@ class StreamState:
     last_rows: int = 0
     reading: Reading | None = None
     pieces: tuple[FilePiece, ...] = ()  # of files, of the batch that is being read
+    following: tuple[FilePiece, ...] = ()  # of the batch after it, as far as that is known
+    scanned: ScanPlan | None = None  # the pass by which the last batch was reduced, if it was one
     is_finished: bool = False
     restarts: int = 0  # because a Python worker was too slow to come up
     reader: ReaderWatch = field(default_factory=ReaderWatch)

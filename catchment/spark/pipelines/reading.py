@@ -84,9 +84,10 @@ class FileReading:
         spark: SparkSession,
         name: str,
         look: Callable[[], FolderLook],
-        read: Callable[[Sequence[FilePiece]], None],
+        read: Callable[[Sequence[FilePiece], Sequence[FilePiece]], None],
         interval_s: float | None,
         is_arriving: Callable[[], bool] = lambda: False,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._spark = spark
         self._name = name
@@ -94,6 +95,7 @@ class FileReading:
         self._read = read
         self._interval_s = interval_s  # None: once
         self._is_arriving = is_arriving  # whether, with once, more may come into the folder
+        self._on_end = on_end  # called by the thread when it reads no more
         self._failure: BaseException | None = None
         self._stopping = threading.Event()
         self._is_waiting = False
@@ -142,10 +144,13 @@ class FileReading:
                 _log.debug("%s was stopped in the middle of a batch", self._name, exc_info=failure)
             else:
                 self._failure = failure
+        finally:
+            self._on_end()
 
     def _read_all(self, pieces: Sequence[FilePiece]) -> None:
         for start in range(0, len(pieces), MAX_FILES_PER_BATCH):
             if self._stopping.is_set():
                 return
             self._steps += 1
-            self._read(pieces[start : start + MAX_FILES_PER_BATCH])
+            end = start + MAX_FILES_PER_BATCH
+            self._read(pieces[start:end], pieces[end : end + MAX_FILES_PER_BATCH])

@@ -3,21 +3,28 @@
 The pass does everything at once: it finds bad event times, writes history and lifts the fragments. What of a batch it
 cannot do is left to Spark SQL: some fragments, or the whole batch where the files or their values call for it. The bad
 records themselves are put into quarantine by Spark SQL, which is rare.
+
+While a batch is committed, the pass over the files of the next one runs already (`scan_ahead.py`).
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from pyspark import InheritableThread
 from pyspark.sql import DataFrame
 
 from catchment.log_fields import about
 from catchment.query.sql.statements import Stream
 from catchment.site.plausible import PlausibleTimes
 from catchment.spark.evaluation.evaluator import Evaluator
-from catchment.spark.evaluation.file_scan import FileScanner, add_judged, events_of_scan, stats_of_scan
+from catchment.spark.evaluation.file_scan import FileScanner, add_judged, events_of_scan, is_small, stats_of_scan
 from catchment.spark.pipelines.micro_batch import BatchReducer, Records, ReducedBatch, StreamState, times_of
+from catchment.spark.pipelines.scan_ahead import ScanAhead
 from catchment.spark.sources.files import FileSource
 from catchment.spark.sources.records import good_records, mark_implausible
 from catchment.vectorised.choose import ScanChoice, StreamScans
@@ -33,6 +40,7 @@ class ScanningReducer:
 
     native: BatchReducer
     _scans: dict[str, StreamScans] = field(default_factory=dict)  # by the name of the stream
+    _ahead: dict[str, ScanAhead] = field(default_factory=dict)  # by the name of the stream
 
     def __post_init__(self) -> None:
         self.scanner = FileScanner(self.native.spark, self.native.folder / "scratch")
@@ -66,8 +74,27 @@ class ScanningReducer:
                 _log.warning("batch %d of %s is left to Spark SQL: %s", number, stream, reason.message, extra=of)
             else:
                 scans.note_success()
+                state.scanned = choice.scan
                 return found
+        self.discard_ahead(state.stream)
+        state.scanned = None
         return self.native.reduce(state, batch(), number)
+
+    def begin_next(self, state: StreamState) -> None:
+        """Begin the pass over the files of the batch that follows one which is reduced, where that was a pass too."""
+        plan = state.scanned
+        pieces = state.following
+        if plan is None or is_small(pieces):  # a small batch is scanned by this process, which is busy
+            return
+        history = self._begin_history(state.stream)
+        self._ahead_of(state.stream).start(plan, pieces, lambda: self.scanner.scan(plan, pieces, None, history))
+
+    def discard_ahead(self, stream: Stream) -> None:
+        """Forget what was scanned of the next batch of a stream, once nothing is scanned any more."""
+        self._ahead_of(stream).discard()
+
+    def _ahead_of(self, stream: Stream) -> ScanAhead:
+        return self._ahead.setdefault(stream.name, ScanAhead(_spawn))
 
     def _scan(
         self, state: StreamState, source: FileSource, choice: ScanChoice, batch: Records, number: int
@@ -105,9 +132,27 @@ class ScanningReducer:
         self, state: StreamState, source: FileSource, choice: ScanChoice, limits: PlausibleTimes | None
     ) -> ScanFindings:
         """Return what is in the files of a batch; lines that are doubtful are judged by Spark."""
-        native = self.native
-        history = native.history_of(state.stream).begin_attempt() if native.writes_history(state.stream) else None
-        found = self.scanner.scan(choice.scan, state.pieces, limits, history)
+        found = self._ahead_of(state.stream).take(choice.scan, state.pieces) if limits is None else None
+        if found is None:
+            history = self._begin_history(state.stream)
+            found = self.scanner.scan(choice.scan, state.pieces, limits, history)
+        else:
+            history = self._begun_history(state.stream)
         if not found.doubtful:
             return found
         return add_judged(choice.scan, found, source.judge(found.doubtful).toArrow(), limits, history)
+
+    def _begin_history(self, stream: Stream) -> Path | None:
+        """Return an empty folder for the history of a pass; None where none is written."""
+        return self.native.history_of(stream).begin_attempt() if self.native.writes_history(stream) else None
+
+    def _begun_history(self, stream: Stream) -> Path | None:
+        """Return the folder that the pass ahead has written to."""
+        return self.native.history_of(stream).attempt if self.native.writes_history(stream) else None
+
+
+def _spawn(work: Callable[[], None]) -> threading.Thread:
+    """Start a thread whose jobs are cancelled with those of this thread."""
+    thread: threading.Thread = InheritableThread(target=work, name="scan-ahead", daemon=True)
+    thread.start()
+    return thread

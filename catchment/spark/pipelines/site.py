@@ -259,7 +259,10 @@ class SitePipeline:
             batches.take_over_checkpoint()
             interval_s = None if self._once else self.project.defaults.trigger_us / 1e6
             name = f"{self.site}.{state.stream.name}"
-            state.reading = FileReading(self.spark, name, batches.look, batches.read, interval_s, self.is_arriving)
+            on_end = partial(self.scanning.discard_ahead, state.stream)
+            state.reading = FileReading(
+                self.spark, name, batches.look, batches.read, interval_s, self.is_arriving, on_end
+            )
         state.reader.note_started(self.clock.now_us())
 
     def _start_query(self, state: StreamState) -> QueryReading:
@@ -422,6 +425,7 @@ class SitePipeline:
         state.statements = self.host.look(lambda: self.core.statements_of(name))
         state.find_twins(self._suspended())
         reduced = self.isolating.reduce(state, batch, number)
+        self.scanning.begin_next(state)  # runs while this batch is committed
         settled = settle()
         events = reduced.events
         stats = reduced.stats

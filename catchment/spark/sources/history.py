@@ -66,23 +66,27 @@ class BatchFolder:
     def begin_attempt(self) -> Path:
         """Return an empty folder for the files of the next batch: they do not count before they are committed.
 
-        A stream has one batch at a time, so what is there is left from an attempt that failed.
+        One batch of a stream is attempted at a time, so what is there is left from an attempt that failed, or that was
+        made ahead and is not wanted.
         """
-        attempt = self.folder / ATTEMPT
-        shutil.rmtree(attempt, ignore_errors=True)
+        shutil.rmtree(self.attempt, ignore_errors=True)
         make_folder(self.folder)
-        attempt.mkdir()
-        return attempt
+        self.attempt.mkdir()
+        return self.attempt
+
+    @property
+    def attempt(self) -> Path:
+        """The folder of the files of the next batch, once it has begun."""
+        return self.folder / ATTEMPT
 
     def commit_attempt(self, files: Sequence[str], batch_id: int) -> None:
         """Let these durable files of the attempt be the batch, in place of what was there, and forget its others."""
-        attempt = self.folder / ATTEMPT
-        for path in attempt.iterdir():
+        for path in self.attempt.iterdir():
             if path.name not in files:
                 remove_file(path)
         target = self._path(batch_id)
         shutil.rmtree(target, ignore_errors=True)
-        rename_file(attempt, target)
+        rename_file(self.attempt, target)
         sync_folder(self.folder)
 
     def batch(self, spark: SparkSession, batch_id: int, schema: str) -> DataFrame:
