@@ -17,6 +17,7 @@ BENCHMARKS = {
     "feeds": "benchmarks.feeds.traffic",
     "footprint": "benchmarks.footprint.footprint",
     "join": "benchmarks.sharing.join",
+    "many_queries": "benchmarks.throughput.many_queries",
     "order": "benchmarks.order.live",
     "order_traces": "benchmarks.order.traces",
     "peers": "benchmarks.peers.peers",

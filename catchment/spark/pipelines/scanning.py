@@ -81,10 +81,14 @@ class ScanningReducer:
         return self.native.reduce(state, batch(), number)
 
     def begin_next(self, state: StreamState) -> None:
-        """Begin the pass over the files of the batch that follows one which is reduced, where that was a pass too."""
+        """Begin the pass over the files of the batch that follows one which is reduced, where that was a pass too.
+
+        Where sources state their progress, a pass begins with what the batch before it has heard, so it must wait. A
+        small batch is scanned by this process, which is busy.
+        """
         plan = state.scanned
         pieces = state.following
-        if plan is None or is_small(pieces):  # a small batch is scanned by this process, which is busy
+        if plan is None or plan.heard is not None or is_small(pieces):
             return
         history = self._begin_history(state.stream)
         self._ahead_of(state.stream).start(plan, pieces, lambda: self.scanner.scan(plan, pieces, None, history))
