@@ -104,9 +104,10 @@ class SitePipeline:
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _once: bool = field(default=False, init=False)
     failure: CatchmentError | None = field(default=None, init=False)  # why a reader has failed for good
-    compact: Callable[[], None] = field(default=lambda: None, init=False)  # a little of the history of its streams
+    compact: Callable[[], None] = field(init=False)  # a little of the history of its streams
 
     def __post_init__(self) -> None:
+        self.compact = lambda: None
         self.folder = self.project.site_folder(self.site)
         self.exits = Exits(self._open_exit)
         self.outbox, self.sender, self.link = self.exits.center.outbox, self.exits.center.sender, self.exits.center.link
