@@ -40,6 +40,7 @@ from catchment.center.events import (
     Compose,
     ComposedAdded,
     Event,
+    PartsFolded,
     Publish,
     QueryAdded,
     QueryDropped,
@@ -164,6 +165,9 @@ class CenterCore:
             case AnswersSuspended(query) | AnswersResumed(query) | AnswersRecalled(query):
                 if query in self.queries:
                     return self.queries[query].follow_answers(event, now_us)
+            case PartsFolded(query, slice_us, parts):
+                if query in self.queries:  # else it was dropped meanwhile
+                    self.queries[query].windows.open.replace(slice_us, parts)
             case Gathered():
                 self._merge(event, now_us)
             case PartialsDeferred():

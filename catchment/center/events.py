@@ -104,8 +104,21 @@ class Recalled:
 
 @stored()
 @dataclass(frozen=True, slots=True)
+class PartsFolded:
+    """The parts of an open slice were merged: these stand in their place (`catchment.center.shards`)."""
+
+    query: str
+    slice_us: int
+    parts: pa.Table = field(repr=False)
+
+
+@stored(version=2, migrations={1: dict})  # version 2 has overflows
+@dataclass(frozen=True, slots=True)
 class UnfinishedRevision:
-    """What was to be published of a window, but for its rows: its answer could not be finished."""
+    """What was to be published of a window, but for its rows: its answer could not be finished.
+
+    `overflows`: it cannot be finished ever, because a sum of the window does not fit.
+    """
 
     start_us: int
     revision: int
@@ -114,6 +127,7 @@ class UnfinishedRevision:
     missing_sites: tuple[str, ...]
     lowest_rate: float = 1.0
     late: Lateness | None = None
+    overflows: bool = False
 
     @classmethod
     def of(cls, publish: Publish) -> UnfinishedRevision:
@@ -212,7 +226,7 @@ SiteChange = RosterChange | SiteBlocked | SiteResumed
 AnswersChange = AnswersSuspended | AnswersResumed | AnswersRecalled | WindowsRestated
 QueryChange = QueryAdded | ComposedAdded | QueryDropped | QueryMoved | QueryRenewed | AnswersChange
 DeferralEvent = PartialsDeferred | DeferredMerged
-Event = QueryChange | SiteChange | Recalled | Gathered | LeftOut | DeferralEvent | Landed | Ticked
+Event = QueryChange | SiteChange | Recalled | PartsFolded | Gathered | LeftOut | DeferralEvent | Landed | Ticked
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from catchment.center.query import CenterQuery
 from catchment.center.roster import Roster, next_boundary
+from catchment.center.shards.parts import is_parts, select_query
 from catchment.optimizer.sharing.derive import Derivation, derive
 from catchment.progress.frontier import Frontier
 from catchment.query.fragment import SLICE_COLUMN
@@ -204,7 +205,8 @@ class FragmentSources:
         if sites and not any(map(self.query.counts, sites)):
             return
         for source in (s for s in self.sources if s.fragment == fragment):
-            arrival = source.derive(table), records
+            own = select_query(table, self.query.name) if is_parts(table) else source.derive(table)
+            arrival = own, records
             if source.start_us is None:
                 source.hold(arrival)
             else:

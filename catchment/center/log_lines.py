@@ -14,6 +14,7 @@ from catchment.center.events import (
     QueryDropped,
     QueryMoved,
 )
+from catchment.center.shards.parts import count_rows
 from catchment.log_fields import about
 
 _log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def log_windows(actions: Sequence[Action]) -> None:
         if isinstance(action, Expired):
             told = "%d partials came after the repair horizon, and are registered, not merged"
             of = about(query=action.query, window_us=action.window.start_us)
-            _log.info(told, action.rows.num_rows, extra=of)
+            _log.info(told, count_rows(action.rows), extra=of)
         elif _log.isEnabledFor(logging.DEBUG):
             told = "revision %d is %s, with %.1f%% of the records: %s"
             of = about(query=action.query, window_us=action.window.start_us)

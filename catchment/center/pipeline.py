@@ -52,6 +52,9 @@ from catchment.center.results.restate import note_rounds, restate_windows
 from catchment.center.results.second_round import RoundRule
 from catchment.center.results.write import ResultTables
 from catchment.center.round_notes import RoundNotes
+from catchment.center.shards.consumer import ShardedCenter, ShardedConsumer
+from catchment.center.shards.housekeeping import PartKeeper
+from catchment.center.shards.parts import is_parts
 from catchment.center.sites_apart import find_alike, names_apart
 from catchment.center.status import describe_queries, describe_sites
 from catchment.center.statuses import SUSPENDED
@@ -99,6 +102,7 @@ class CenterPipeline:
     composed: Sequence[ComposedQuery] = ()
     repairs: Mapping[str, WindowRepair] = field(default_factory=dict)  # by the view that computes windows again
     round_rules: Mapping[str, RoundRule] = field(default_factory=dict)  # how estimates are made exact, by query
+    spread: ShardedCenter | None = None  # how its rows are spread, if this process does not hold them
     published: int = field(default=0, init=False)
     # Is set after recovery, so that it is not told again of what was published before.
     observer: WindowObserver | None = field(default=None, init=False)
@@ -112,6 +116,7 @@ class CenterPipeline:
     def __post_init__(self) -> None:
         self.folder = self.project.state_folder / "center"
         self.core = CenterCore()
+        self.parts = PartKeeper(self.core, self.spread) if self.spread is not None else None
         self._notes = UnfinishedNotes(self.folder)
         self._restated = RestatedNotes(self.folder)
         self.rounds_due = RoundNotes(self.folder)
@@ -120,15 +125,17 @@ class CenterPipeline:
         snapshot = journal.snapshot()
         self.warnings = [*journal.warnings, *self._remove_torn(0 if snapshot is None else snapshot.enacted)]
         self.host.recover(max((table.next_number() for table in self.tables.values()), default=0))
-        self.consumer = InboxConsumer(
-            self.inbox, self.host, self.merge, self._find_span, self.stopwatch, self._find_alike
-        )
+        self.consumer = self._make_consumer()
         self.consumer.recover()
         limit_bytes = self.project.limits.open_state_bytes
         self.open_state = OpenState(self.core, Routes.of(self.project), self.clock, limit_bytes)
         self._begin_lives()
         self._journal_notes()
         self._apply_deployment()
+
+    def _make_consumer(self) -> InboxConsumer:
+        given = self.inbox, self.host, self.merge, self._find_span, self.stopwatch, self._find_alike
+        return InboxConsumer(*given) if self.spread is None else ShardedConsumer(*given, self.spread)
 
     def deploy(
         self,
@@ -278,6 +285,7 @@ class CenterPipeline:
             "sites": describe_sites(self.core, self.inbox.refusals(), self._heard_at_us),
             "open_state": self.open_state.status(),
             "second_rounds": self.rounds_due.status(),
+            **({"parts": self.parts.status()} if self.parts is not None else {}),
             "warnings": self.warnings,
         }
 
@@ -306,17 +314,26 @@ class CenterPipeline:
             return self._merge_deferred()
         with self._turn:
             is_outdated = self.core.sites.version != roster or self.fragments is not fragments
-            if is_outdated or self.consumer.position != run.start:
+            if is_outdated or self.consumer.is_outdated(run):
                 return True  # sites or fragments came or went meanwhile, so that other parts of it count: read it again
             # What was registered before is repaired with it: an enactment costs more than what it repairs.
-            self.consumer.commit(run, [*self._recall(), *run.events, Ticked()])
+            folded = self.parts.fold_slices(run.end) if self.parts is not None else []
+            self.consumer.commit(run, [*self._recall(), *folded, *run.events, Ticked()])
             self._committed_at_us = self.clock.now_us()
+            self._keep_parts(run.end)
             if self.observer is not None:
                 self.observer.note_merged(run.events, began_us)
             self._journal_notes()
             self._heard_at_us.update({e.origin: self._committed_at_us for e in run.events if isinstance(e, Landed)})
             self._bound_open_state()
         return True
+
+    def _keep_parts(self, run_end: int) -> None:
+        """Remove the part files that are not wanted any more, if rows lie in files; the caller holds the turn."""
+        if self.parts is not None:
+            if self.parts.note_run(run_end):
+                self.host.checkpoint()
+            self.parts.remove_unused()
 
     def _deferrable_now(self) -> dict[str, DeferrableFragment]:
         """Return what may be deferred: fragments that serve no query but those that tolerate it, and want all sites."""
@@ -405,8 +422,13 @@ class CenterPipeline:
                 published = self._note_rounds(name, published)
             if self._notes.is_unfinished(name, number):
                 published = [replace(p, status=SUSPENDED, is_finished=False) for p in published]
-            tables.publish(number, published, partial(self._note_unfinished, name, number))
-            tables.register_late(number, [a for a in actions if isinstance(a, Expired) and a.query == name])
+            expired = [a for a in actions if isinstance(a, Expired) and a.query == name]
+            note = partial(self._note_unfinished, name, number)
+            if any(is_parts(publish.rows) for publish in published):
+                published, given_up = tables.fetch_rows(number, published, note)
+                expired += given_up
+            tables.register_late(number, expired)
+            tables.publish(number, published, note)
         self._compose(number, [a for a in actions if isinstance(a, Compose)])
         self.published += sum(isinstance(a, Publish | Compose) for a in actions)
         log_windows(actions)
@@ -455,4 +477,6 @@ class CenterPipeline:
         for tables in self.tables.values():
             tables.compact()
             tables.flush()
+        if self.parts is not None:
+            self.parts.note_snapshot(self.consumer.position)
         current_disk().sync_everything()

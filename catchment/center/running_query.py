@@ -122,6 +122,8 @@ class RunningQuery:
         match event:
             case AnswersSuspended():
                 unfinished.suspend(event)
+                overflowing = [window.start_us for window in event.windows if window.overflows]
+                return tuple(self.windows.closer.give_up(overflowing, event.reason, now_us))
             case AnswersResumed():
                 unfinished.resume()
             case AnswersRecalled(_, starts, states):
@@ -200,6 +202,12 @@ class RunningQuery:
         from_us = self._from_us(site)
         lacking = tuple((slice_us, count) for slice_us, count in fact.lacking if slice_us >= from_us)
         return replace(fact, lacking=lacking) if lacking else None
+
+    @property
+    def waiting(self) -> list[Arrival]:
+        """What has landed and waits until it is known where its source, or all sides, begin."""
+        sides = self.sources.waiting if isinstance(self.sources, SeveralSources) else []
+        return [*sides, *(arrival for part in self.sources.parts for s in part.sources for arrival in s.waiting)]
 
     def snapshot(self) -> QueryState:
         """Return its state, ready to be written down."""

@@ -88,16 +88,26 @@ class SegmentSieve:
         try:
             if not is_sound:
                 check_soundness(segment, self._fragments)
-            self._trial(segment.origin).add(Landed.of(segment))
         except CatchmentError as error:
             self.block(segment, error)
+            return False
+        return self.takes_landed(Landed.of(segment))
+
+    def takes_landed(self, landed: Landed) -> bool:
+        """Return whether what a sound segment states can be taken."""
+        if landed.origin in self._blocked:
+            return False
+        try:
+            self._trial(landed.origin).add(landed)
+        except CatchmentError as error:
+            self.block(landed, error)
             return False
         return True
 
     def is_blocked(self, origin: str) -> bool:
         return origin in self._blocked
 
-    def block(self, segment: Segment, error: Exception) -> None:
+    def block(self, segment: Segment | Landed, error: Exception) -> None:
         """Block the site of a segment that cannot be merged."""
         reason = error.message if isinstance(error, CatchmentError) else f"{type(error).__name__}: {error}"
         self._blocked.add(segment.origin)

@@ -166,11 +166,15 @@ class InboxConsumer:
         try:
             run = self._gather(start, end, taken.values(), fragments, deferrable)
         except Exception as failure:  # noqa: BLE001 - whatever merges may be an engine with errors of its own
-            taken = _without_poison(taken, fragments, sieve, failure)
+            taken = without_poison(taken, fragments, sieve, failure)
             run = self._gather(start, end, taken.values(), fragments, deferrable)
         set_aside = tuple(p for p in landed if p not in taken)
         facts = map(Landed.of, taken.values())
         return replace(run, events=(*run.events, *facts, *sieve.newly_blocked), set_aside=set_aside)
+
+    def is_outdated(self, run: LandedRun) -> bool:
+        """Return whether a run was read before something else was committed, and must be read again."""
+        return self.position != run.start
 
     def _gather(
         self,
@@ -313,7 +317,7 @@ class InboxConsumer:
         self._unchecked_end = self.inbox.last_position + 1
 
 
-def _without_poison(
+def without_poison(
     taken: Mapping[int, Segment], fragments: Mapping[str, Fragment], sieve: SegmentSieve, failure: Exception
 ) -> dict[int, Segment]:
     """Return the segments that can be merged with those before them; block the sites of the others.

@@ -116,6 +116,12 @@ class SparkConfig:
         kinds.matching(r"[0-9]+[kmgKMG]", "an amount of memory such as '2g' or '512m'"), "1g", doc="of the driver"
     )
     ui: bool = option(kinds.flag(), False, doc="whether Spark serves its own web page")
+    center_shards: int = option(
+        kinds.integer(0, 1024),
+        0,
+        doc="into how many shards the rows of open windows are divided, which tasks merge and publish; 0: the process "
+        "of the center holds them",
+    )
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 

@@ -26,7 +26,7 @@ from catchment.storage.group_commit import GroupCommit
 from catchment.timeline import Clock, SystemClock
 from catchment.wire import versions as frame_versions
 from catchment.wire.chain import START
-from catchment.wire.codec import EncodedSegment, UnknownVersionError, read_frame, unknown_version
+from catchment.wire.codec import EncodedSegment, FrameHead, UnknownVersionError, read_frame, unknown_version
 from catchment.wire.header import FrameHeader
 from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.messages import Segment
@@ -222,6 +222,11 @@ class Inbox:
                     f"positions [{start}, {end}) were asked for, [{self._first}, {self.last_position + 1}) are here"
                 )
         return [self._read(position) for position in range(start, end)]
+
+    def locate(self, position: int) -> tuple[Path, FrameHead]:
+        """Return the file of a segment that is here, and its head, for those who read it elsewhere."""
+        with self._lock:
+            return self._segments.file(position), self._waiting.head(position)
 
     def discard(self, position: int) -> None:
         """Remove everything below a position, which was consumed; what was seen is remembered."""

@@ -22,6 +22,10 @@ class WaitingSegments:
         self._positions[_identity(head)] = position
         self._size_bytes[head.header.origin] += head.size_bytes
 
+    def head(self, position: int) -> FrameHead:
+        """Return the head of the segment at a position."""
+        return self._heads[position]
+
     def remove(self, position: int) -> None:
         head = self._heads.pop(position, None)
         if head is not None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from catchment.aggregates.partials import group_codes
 from catchment.center.query import RepairRule
+from catchment.center.shards.parts import concat_rows
 from catchment.storage.codec import stored
 from catchment.timeline import SECOND_US
 
@@ -81,7 +82,7 @@ class LateRegistry:
 
     def take(self, start_us: int) -> LatePartials:
         """Remove and return what is registered for a window."""
-        late = LatePartials(pa.concat_tables(self.tables.pop(start_us)), self.counts.pop(start_us, 0))
+        late = LatePartials(concat_rows(self.tables.pop(start_us)), self.counts.pop(start_us, 0))
         if not self.tables:
             self.since_us = None
             self.span = None
@@ -92,7 +93,7 @@ class LateRegistry:
     def merge_all(self) -> None:
         """Leave one table per window, so that writing the state down is cheap."""
         for start_us, tables in self.tables.items():
-            self.tables[start_us] = [pa.concat_tables(tables)]
+            self.tables[start_us] = [concat_rows(tables)]
 
 
 def with_window(rows: pa.Table, start_us: int) -> pa.Table:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catchment.aggregates import partials
 from catchment.center.events import Action, Expired, Publish
 from catchment.center.fragment_sources import RecordCounts
 from catchment.center.late.registry import WINDOW_COLUMN, LatePartials
 from catchment.center.query import CenterQuery, RepairRule
 from catchment.center.roster import lost_sites
+from catchment.center.shards.parts import concat_rows, is_parts, merge_fitting
 from catchment.center.windows.close import WindowCloser
 from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.open import OpenSlices
@@ -89,8 +89,7 @@ class LateRepair:
         tables = self._state.late.tables[start_us]
         if len(tables) >= RENEWED_TABLES:
             keys = list(self.query.fragment.key_names)
-            merged = partials.combine_fitting(pa.concat_tables(tables), keys, self.query.fragment.aggregates)
-            self._state.late.tables[start_us] = [merged]
+            self._state.late.tables[start_us] = [merge_fitting(tables, keys, self.query.fragment.aggregates)]
 
     def count(self, site: str, slice_us: int, count: int, windows: Sequence[Window], now_us: int) -> None:
         """Count raw records of a slice, where they are late, for the closed windows that take them in."""
@@ -134,7 +133,7 @@ class LateRepair:
         """Hand over what came too late to be merged."""
         for start_us, tables in sorted(self._state.expired.items()):
             window = self.query.window_at(start_us)
-            yield Expired(self.query.name, window, pa.concat_tables(tables), now_us)
+            yield Expired(self.query.name, window, concat_rows(tables), now_us)
             known = self._state.closed.get(start_us)
             if known is not None:
                 yield self._publisher.publish_status(window, known, LEFT_OUT, now_us)
@@ -241,11 +240,10 @@ class LateRepair:
     ) -> Publish:
         window = self.query.window_at(start_us)
         changed = self._open.combine([late.partials])
-        rows = self._open.combine([published.cast(self._publisher.row_schema), changed])
+        rows = self._open.combine([self._publisher.fit_recalled(published), changed])
         known = self._closer.find_closed(start_us, now_us)
         self._closer.assess(window, known, marks)
-        number = f"{changed.num_rows} {'row' if changed.num_rows == 1 else 'rows'}"
-        told = f"late: {late.records} records in {number}; {reason}"
+        told = f"late: {late.records} records{_in_rows(changed)}; {reason}"
         return self._publisher.revise(window, known, told, rows, changed, now_us)
 
     def _replace(self, late: LatePartials, start_us: int, reason: str, marks: SiteMarks, now_us: int) -> Publish:
@@ -257,5 +255,12 @@ class LateRepair:
         if former is not None:
             return self._publisher.publish_status(window, former, FORMER_STANDS, now_us)
         rows = self._open.combine([late.partials])
-        told = f"computed again: {late.records} records in {rows.num_rows} rows; {reason}"
+        told = f"computed again: {late.records} records{_in_rows(rows)}; {reason}"
         return self._publisher.publish(window, known, told, rows, now_us)
+
+
+def _in_rows(rows: pa.Table) -> str:
+    """Return how many rows there are, as the end of a phrase; of parts that is not known before they are merged."""
+    if is_parts(rows):
+        return ""
+    return f" in {rows.num_rows} {'row' if rows.num_rows == 1 else 'rows'}"

@@ -103,8 +103,13 @@ def repeat_names(names: Sequence[str], n: int) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(np.arange(n + 1) * len(names), pa.int32()), values)
 
 
-def window_rows(sequence: int, revisions: Sequence[Publish], bounds: Mapping[str, pa.Array]) -> pa.Table:
-    """Return one row per revision for the log of windows; `bounds` are its columns about bounds."""
+def window_rows(
+    sequence: int, revisions: Sequence[Publish], changed: Sequence[int], bounds: Mapping[str, pa.Array]
+) -> pa.Table:
+    """Return one row per revision for the log of windows.
+
+    `changed` are the numbers of rows that they changed, `bounds` the columns about bounds.
+    """
     return pa.table(
         {
             "window_start": instants([r.window.start_us for r in revisions]),
@@ -114,7 +119,7 @@ def window_rows(sequence: int, revisions: Sequence[Publish], bounds: Mapping[str
             "coverage": pa.array([r.coverage for r in revisions], pa.float64()),
             "missing_sites": pa.array([list(r.missing_sites) for r in revisions], NAMES),
             "missing_sources": pa.array([source_names(r) for r in revisions], NAMES),
-            "rows_changed": pa.array([r.rows.num_rows for r in revisions], pa.int64()),
+            "rows_changed": pa.array(changed, pa.int64()),
             **bounds,
             "reason": pa.array([r.reason for r in revisions], pa.string()),
             "published_at": instants([r.published_us for r in revisions]),

@@ -6,15 +6,18 @@ Every append carries a number as its application transaction, so that appending 
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.transaction import AddAction
 
 from catchment.center.results.delta_log import remove_torn_commits, sync_commits
 from catchment.center.results.layout import INSTANT
@@ -24,6 +27,15 @@ APPLICATION = "catchment"  # the name under which Delta remembers the number of 
 COMPACT_ABOVE_FILES = 64
 LOOK_EVERY_APPENDS = 32  # so a table has at most these more files than that
 KEEP_HOURS = 24
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A Parquet file that somebody wrote into the folder of a table: its name, its size and its statistics as JSON."""
+
+    name: str
+    size_bytes: int
+    stats: str
 
 
 class TableStore(Protocol):
@@ -72,10 +84,9 @@ class DeltaStore:
     _appends: Counter[Path] = field(default_factory=Counter, compare=False)  # by table, of this process
 
     def append(self, kind: str, query: str, number: int, make: Callable[[], pa.Table]) -> None:
-        newest = self.newest_number(kind, query)
-        if newest is not None and newest >= number:
+        if self.has_appended(kind, query, number):
             return
-        path = self.folder / kind / query
+        path = self.path(kind, query)
         write_deltalake(
             path,
             in_fresh_buffers(make()),
@@ -83,10 +94,59 @@ class DeltaStore:
             schema_mode="merge",
             commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, number)]),
         )
+        self._note_append(kind, query)
+
+    def _note_append(self, kind: str, query: str) -> None:
+        """Fold small files from time to time."""
+        path = self.path(kind, query)
         self._appends[path] += 1
         if self._appends[path] % LOOK_EVERY_APPENDS == 0 and self._has_many_files(kind, query):
             self.compact(kind, query)
             self.flush(kind, query)  # after a power cut only the newest commits may be torn
+
+    def path(self, kind: str, query: str) -> Path:
+        """Return the folder of a table."""
+        return self.folder / kind / query
+
+    def has_appended(self, kind: str, query: str, number: int) -> bool:
+        """Return whether a number, or a higher one, was appended."""
+        newest = self.newest_number(kind, query)
+        return newest is not None and newest >= number
+
+    def add_files(self, kind: str, query: str, number: int, schema: pa.Schema, files: Sequence[DataFile]) -> None:
+        """Append files that are in the folder of a table already, under a number, unless that was appended before."""
+        if self.has_appended(kind, query, number):
+            return
+        path = self.path(kind, query)
+        table = self._open(kind, query)
+        known = set() if table is None else {f.name for f in table.schema().fields}
+        if not known >= set(schema.names):
+            write_deltalake(path, schema.empty_table(), mode="append", schema_mode="merge")
+            table = DeltaTable(path)
+        assert table is not None
+        written_ms = round(time.time() * 1000)
+        table.create_write_transaction(
+            [AddAction(file.name, file.size_bytes, {}, written_ms, True, file.stats) for file in files],
+            "append",
+            table.schema(),
+            commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, number)]),
+        )
+        self._note_append(kind, query)
+
+    def files_with(self, kind: str, query: str, starts: pa.Array) -> list[tuple[str, int]]:
+        """Return the files that may have rows of windows that start at these instants, and how many rows they have."""
+        table = self._open(kind, query)
+        if table is None:
+            return []
+        added = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        wanted = starts.to_pylist()
+        low, high = "min.window_start", "max.window_start"
+        path = self.path(kind, query)
+        return [
+            (str(path / unquote(file["path"])), file.get("num_records") or 0)
+            for file in added
+            if file.get(low) is None or any(file[low] <= start <= file[high] for start in wanted)
+        ]
 
     def read(self, kind: str, query: str, columns: Sequence[str], starts: pa.Array) -> pa.Table | None:
         table = self._open(kind, query)

@@ -42,6 +42,8 @@ from catchment.center.results.layout import (
 from catchment.center.results.newest_rows import newest_revisions
 from catchment.center.results.recent import RecentRows
 from catchment.center.results.store import DeltaStore, TableStore
+from catchment.center.shards.parts import FILE_COLUMN, PUBLISHED, Shard, find_shards, is_parts
+from catchment.center.shards.resolve import RowResolver
 from catchment.center.statuses import EARLY, SUSPENDED
 from catchment.errors import AggregateError, CenterError
 from catchment.quality.contract import LATE_SHARE
@@ -84,6 +86,7 @@ class ResultTables:
     store: TableStore | None = field(default=None, compare=False)  # None: Delta tables in the folder
     finish_each: Finish = field(default=_fail_as_before, compare=False)
     publishes_nulls: bool = False  # whether rows that fail are published, with null columns
+    is_whole: bool = False  # whether each revision has all rows of its window
     kinds: ClassVar[tuple[str, ...]] = ("results", "windows", "late")
     is_join: ClassVar[bool] = False
 
@@ -100,26 +103,75 @@ class ResultTables:
         failed: Counter[Window] = Counter()  # rows per window that could not be finished, while others were
         try:
             if changed or retracted:
-                self._append("results", sequence, lambda: self._all_rows(changed, retracted, failed))
+                self._append("results", sequence, lambda: self.make_rows(changed, retracted, failed))
         except UnfinishedRowsError as failure:
             on_unfinished(tuple(UnfinishedRevision.of(r) for r in changed if r.status != EARLY), failure.message)
             why = f"its answers could not be finished: {failure.message}"
             revisions = [replace(r, status=SUSPENDED, reason=why, is_finished=False) for r in revisions]
             changed = [r for r in revisions if r.rows.num_rows]
-            self._append("results", sequence, lambda: self._all_rows(changed, retracted, failed))
+            self._append("results", sequence, lambda: self.make_rows(changed, retracted, failed))
         for revision in replacing:
             self.recent.forget(revision.window.start_us)
         for revision in changed:
             self.recent.add(revision.window.start_us, revision.rows)
         if revisions:
-            revisions = [_with_note(r, failed[r.window]) for r in revisions]
+            revisions = [with_note(r, failed[r.window]) for r in revisions]
             bounds = self._bounds.window_bounds(revisions).columns()
-            self._append("windows", sequence, lambda: window_rows(sequence, revisions, bounds))
+            numbers = [r.rows.num_rows for r in revisions]
+            self._append("windows", sequence, lambda: window_rows(sequence, revisions, numbers, bounds))
 
     def register_late(self, sequence: int, expired: Sequence[Expired]) -> None:
         """Register partials that came too late to be merged."""
         if expired:
-            self._append("late", sequence, lambda: pa.concat_tables([late_rows(e) for e in expired]))
+            self._append("late", sequence, lambda: pa.concat_tables([late_rows(self._with_rows(e)) for e in expired]))
+
+    # --- rows that lie in parts (`catchment.center.shards`) -----------------------------------------------------
+
+    def fetch_rows(
+        self, sequence: int, revisions: Sequence[Publish], on_unfinished: OnUnfinished = lambda windows, reason: None
+    ) -> tuple[list[Publish], list[Expired]]:
+        """Return revisions with their rows, none if they were appended before, and what must be registered as late.
+
+        Late partials with which a sum would not fit are not merged; `on_unfinished` was called then.
+        """
+        if self._has_published(sequence):
+            return [], []
+        fetched: list[Publish] = []
+        given_up: list[Expired] = []
+        for revision in revisions:
+            try:
+                rows = self.resolver.rows(revision, None, self.read_published)
+                fetched.append(replace(revision, rows=rows))
+            except AggregateError as error:
+                fetched.append(self._give_up(revision, error.message, on_unfinished))
+                given_up += late_parts(revision)
+        return fetched, given_up
+
+    def _give_up(self, revision: Publish, reason: str, on_unfinished: OnUnfinished) -> Publish:
+        """Return a revision without rows: a sum of them does not fit."""
+        unfinished = replace(UnfinishedRevision.of(revision), overflows=True)
+        on_unfinished(() if revision.status == EARLY else (unfinished,), f"{reason}, over all sites")
+        nothing = self.resolver.row_schema.empty_table()
+        return replace(revision, rows=nothing, status=SUSPENDED, reason=f"not answered: {reason}", replaces=False)
+
+    def _with_rows(self, expired: Expired) -> Expired:
+        return replace(expired, rows=self.resolver.unmerged(expired.rows, None))
+
+    def _has_published(self, sequence: int) -> bool:
+        """Return whether an enactment is in the tables: the log of windows comes last."""
+        newest = self._store.newest_number("windows", self.query)
+        return newest is not None and newest >= sequence
+
+    @cached_property
+    def resolver(self) -> RowResolver:
+        """What makes the rows of revisions whose rows lie in parts."""
+        return RowResolver(self.fragment, self.is_whole)
+
+    def read_published(self, revision: Publish, shard: Shard | None = None) -> pa.Table:
+        """Return the newest states (keys..., states...) of a window before a revision; of one shard, or of all."""
+        start = pa.array([revision.window.start_us], pa.int64())
+        found = self._store.read("results", self.query, ["window_start", "revision", "state"], start)
+        return published_before(revision, found, self.fragment, shard)
 
     def recall_windows(self, starts_us: Sequence[int]) -> pa.Table:
         """Return the newest published states of whole windows: (window_start_us, keys..., states...)."""
@@ -228,7 +280,7 @@ class ResultTables:
             start += revision.rows.num_rows
         return pa.concat_tables(tables)
 
-    def _all_rows(self, changed: Sequence[Publish], retracted: list[pa.Table], failed: Counter[Window]) -> pa.Table:
+    def make_rows(self, changed: Sequence[Publish], retracted: list[pa.Table], failed: Counter[Window]) -> pa.Table:
         """Return the rows of all revisions, and those that take back what a replacing one does not have any more."""
         rows = [self._result_rows(changed, failed)] if changed else []
         return pa.concat_tables([*rows, *retracted], promote_options="default")
@@ -238,8 +290,12 @@ class ResultTables:
 
         Published before is also what is appended together with it.
         """
-        keys = list(self.fragment.key_names)
         recalled = self.recall_answers([revision.window.start_us]).drop_columns([WINDOW_COLUMN])
+        yield from self.retractions(revision, recalled, together)
+
+    def retractions(self, revision: Publish, recalled: pa.Table, together: Sequence[Publish]) -> Iterator[pa.Table]:
+        """Yield the same, where what was published before has been recalled."""
+        keys = list(self.fragment.key_names)
         earlier = [r.rows for r in together if r.window == revision.window and r.revision < revision.revision]
         before = pa.concat_tables([recalled, *(rows.select(recalled.column_names) for rows in earlier)])
         gone = partials.select_others(before, revision.rows, keys)
@@ -306,8 +362,30 @@ class ResultTables:
         self._store.append(kind, self.query, sequence, make)
 
 
-def _with_note(revision: Publish, failed: int) -> Publish:
+def with_note(revision: Publish, failed: int) -> Publish:
     """Return a revision whose reason says how many of its rows could not be finished."""
     if not failed:
         return revision
     return replace(revision, reason=f"{revision.reason}; {failed} rows could not be finished")
+
+
+def published_before(
+    revision: Publish, found: pa.Table | None, fragment: Fragment, shard: Shard | None = None
+) -> pa.Table:
+    """Return the newest states (keys..., states...) of a window before a revision, of what its table holds of it."""
+    schema = recalled_schema(fragment)
+    if found is None:
+        return schema.empty_table().drop_columns([WINDOW_COLUMN])
+    earlier = found.filter(pc.less(found["revision"], revision.revision))
+    rows = flatten_states(without_retracted(newest_revisions(earlier))).cast(schema).drop_columns([WINDOW_COLUMN])
+    if shard is None:
+        return rows
+    return rows.filter(pa.array(find_shards(rows, fragment.key_names, shard.of) == shard.number))
+
+
+def late_parts(revision: Publish) -> list[Expired]:
+    """Return the parts of a repair that could not be merged with what is published, to be registered as late."""
+    if not is_parts(revision.rows) or PUBLISHED not in revision.rows[FILE_COLUMN].to_pylist():
+        return []
+    late = revision.rows.filter(pc.not_equal(revision.rows[FILE_COLUMN], PUBLISHED))
+    return [Expired(revision.query, revision.window, late, revision.published_us)] if late.num_rows else []

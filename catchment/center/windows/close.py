@@ -13,7 +13,7 @@ Each step costs what has changed since the one before, not what is kept.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from catchment.center.events import Publish
 from catchment.center.query import CenterQuery
@@ -122,6 +122,16 @@ class WindowCloser:
         if not known.skipped:
             self._early.note_closed(known, rows)
         return publish
+
+    def give_up(self, starts_us: Iterable[int], reason: str, now_us: int) -> Iterator[Publish]:
+        """Answer closed windows no more: a sum of their rows, which lie in parts, turned out not to fit."""
+        for start_us in (start for start in starts_us if start in self._state.closed):
+            known = self._state.closed[start_us]
+            self._overflowed.give_up(start_us, known, known.counts.copy(), AggregateError(reason))
+            self._lacking.add(start_us)
+            yield self._publisher.publish_status(
+                self.query.window_at(start_us), known, f"not answered: {reason}", now_us
+            )
 
     def complete(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
         """Publish the closed windows that a missing site has passed, or that have the last of what they lacked."""

@@ -9,8 +9,8 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catchment.aggregates import partials
 from catchment.center.query import CenterQuery
+from catchment.center.shards.parts import merge_fitting, merge_rows
 from catchment.center.windows.deferred import DeferredGroups
 from catchment.center.windows.instants import SortedInstants
 from catchment.center.windows.state import WindowsState
@@ -71,6 +71,11 @@ class OpenSlices:
             self._state.slices.setdefault(slice_us, []).append(rows)
             self._slices.add(slice_us)
 
+    def replace(self, slice_us: int, rows: pa.Table) -> None:
+        """Put the same partials, merged elsewhere, in the place of those of an open slice."""
+        if slice_us in self._state.slices:
+            self._state.slices[slice_us] = [rows]
+
     def count(self, site: str, slice_us: int, count: int) -> None:
         """Count raw records of a slice, which stand behind partials that were added."""
         if self._has_open_window(slice_us):
@@ -87,8 +92,8 @@ class OpenSlices:
         return self.combine(tables) if tables else self._row_schema.empty_table()
 
     def combine(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """Merge tables of (keys, states)."""
-        return partials.combine(pa.concat_tables(tables), self._keys, self.query.fragment.aggregates)
+        """Merge tables of (keys, states), or put parts together."""
+        return merge_rows(tables, self._keys, self.query.fragment.aggregates)
 
     def counts(self, window: Window) -> dict[str, int]:
         """Return the raw records of a window that are in, per site."""
@@ -121,8 +126,7 @@ class OpenSlices:
         tables = self._state.slices[slice_us]
         if len(tables) > 1:
             keys = [SLICE_COLUMN, *self._keys]
-            merged = partials.combine_fitting(pa.concat_tables(tables), keys, self.query.fragment.aggregates)
-            self._state.slices[slice_us] = [merged]
+            self._state.slices[slice_us] = [merge_fitting(tables, keys, self.query.fragment.aggregates)]
 
     def validate(self) -> None:
         """Assert that every slice has an open window."""

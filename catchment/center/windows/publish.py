@@ -10,6 +10,7 @@ import pyarrow as pa
 from catchment.center.events import DeferredRows, Publish
 from catchment.center.late.registry import WINDOW_COLUMN, LateRegistry
 from catchment.center.query import CenterQuery
+from catchment.center.shards.parts import count_rows, is_parts
 from catchment.center.statuses import EARLY
 from catchment.center.windows.closed import ClosedWindow
 from catchment.center.windows.outstanding import Outstanding
@@ -34,9 +35,15 @@ class WindowPublisher:
         """Return what is published of a window's merged rows."""
         return rows
 
+    def fit_recalled(self, rows: pa.Table) -> pa.Table:
+        """Return recalled rows with the types of the query's own; parts as they are."""
+        return rows if is_parts(rows) else rows.cast(self.row_schema)
+
     def rows_to_recall(self, late: LateRegistry, starts_us: Sequence[int]) -> pa.Table:
         """Return (window_start_us, keys...) of the published rows that a repair of these windows publishes again."""
-        if self.query.whole_windows:
+        if self.query.whole_windows or any(
+            is_parts(table) for start_us in starts_us for table in late.tables[start_us]
+        ):
             return pa.table({WINDOW_COLUMN: pa.array(starts_us, pa.int64())})
         return late.changed_keys(starts_us, list(self.query.fragment.key_names))
 
@@ -48,7 +55,7 @@ class WindowPublisher:
         self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, changed: pa.Table, now_us: int
     ) -> Publish:
         """Publish recalled rows of a window into which the changed ones were merged."""
-        assert rows.num_rows >= changed.num_rows, "a repair publishes every row that late partials touch"
+        assert count_rows(rows) >= count_rows(changed), "a repair publishes every row that late partials touch"
         return self._next_revision(window, known, reason, rows, now_us)
 
     def publish_status(

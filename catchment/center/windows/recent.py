@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.aggregates import Aggregate, partials
+from catchment.center.shards.parts import add_totals, is_parts
 from catchment.quality.contract import WatchedQuantity
 from catchment.quality.merge_sites import ColumnLateness, Lateness
 from catchment.storage.codec import stored
@@ -102,7 +103,9 @@ def _share(missing: float, held: float) -> float:
 
 
 def totals_of(watched: Sequence[WatchedQuantity], aggregates: Sequence[Aggregate], rows: pa.Table) -> Totals:
-    """Return the totals of a window's rows (keys, states)."""
+    """Return the totals of a window's rows (keys, states), or of its parts."""
+    if is_parts(rows):
+        return add_totals(rows, len(watched))
     summed = {m.columns[0] for m in watched if m.measure.name == "sum"}
     if not summed:
         return (None,) * len(watched)

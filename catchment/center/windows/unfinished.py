@@ -47,7 +47,8 @@ class UnfinishedAnswers:
         """Hold back what follows; what was published last, of these windows, was not finished."""
         self.state.suspended = self.state.suspended or event
         for window in event.windows:
-            self._add(window)
+            if not window.overflows:
+                self._add(window)
 
     def resume(self) -> None:
         """Finish what follows; what was held back is published when its states have been recalled."""
@@ -82,7 +83,7 @@ class UnfinishedAnswers:
                 coverage=held.coverage,
                 missing_sites=held.missing_sites,
                 reason="resumed: its answers are finished now",
-                rows=self._publisher.answers(rows.cast(self._publisher.row_schema)),
+                rows=self._publisher.answers(self._publisher.fit_recalled(rows)),
                 published_us=now_us,
                 lowest_rate=held.lowest_rate,
                 late=held.late,
