@@ -25,6 +25,7 @@ BENCHMARKS = {
     "place_spark": "benchmarks.feeds.place_spark",
     "placement": "benchmarks.placement.placement",
     "rounds": "benchmarks.past.rounds",
+    "center_scale": "benchmarks.scale.center",
     "scale": "benchmarks.scale.scale",
     "sharing": "benchmarks.sharing.sharing",
     "shed": "benchmarks.shedding.shed",

@@ -1,4 +1,6 @@
-"""Rows per second of one site pipeline on a Spark standalone cluster: one worker of one core against two.
+"""Rows per second of a site pipeline, and partials per second of a center, on a Spark standalone cluster.
+
+Compared are one worker of one core and two.
 
 The driver, the master and the workers share this machine, so the figure says what a second worker adds here; the
 driver's own work (journal, cache, outbox) is not spread.
@@ -7,26 +9,31 @@ driver's own work (journal, cache, outbox) is not spread.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 
-from benchmarks.scale.spark_cluster import SparkCluster
+from benchmarks.scale import center
+from benchmarks.scale.spark_cluster import EXECUTOR, WORKERS, SparkCluster
 from benchmarks.throughput.throughput import Bench, make_data, measure
 
-DESCRIPTION = "rows/s of one site pipeline on a Spark standalone cluster: one worker of one core against two"
+DESCRIPTION = "rows/s of a site and partials/s of a center on a Spark cluster: one worker of one core against two"
+PARTS = ("site", "center")
 CELLS = (("parquet", 10_000), ("json", 10_000))
-WORKERS = (1, 2)
 VARIANTS = ("plain_spark", "native_history", "vectorised_history")
 REPEATS = 3
-EXECUTOR = {"spark.executor.memory": "1g", "spark.executor.cores": "1", "spark.driver.host": "127.0.0.1"}
 
 
-def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
-    """Measure the variants on clusters of one and of two workers, with the same files."""
+def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = PARTS) -> dict[str, Any]:
+    """Measure site and center on clusters of one and of two workers, each with the same data."""
+    found = _run_sites(report, quick) if "site" in parts else {}
+    return found | ({"center": center.run(report, quick)} if "center" in parts else {})
+
+
+def _run_sites(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
     cells = []
     for format, keys in CELLS:
         files, rows = (4, 100_000) if quick else (8, 1_000_000 if format == "parquet" else 250_000)
@@ -75,14 +82,17 @@ def _measure(
 
 def render(result: Mapping[str, Any]) -> RenderableType:
     """Millions of rows per second, and what the second worker adds."""
+    title = f"M rows/s; {result['data']}; {result['turns']}" if "cells" in result else ""
     columns = ("files", "variant", "one worker", "two workers", "two over one")
-    table = Table(*columns, title=f"M rows/s; {result['data']}; {result['turns']}", title_justify="left")
-    for cell in result["cells"]:
+    table = Table(*columns, title=title, title_justify="left")
+    for cell in result.get("cells", ()):
         one, two = (_rates(cell, workers) for workers in WORKERS)
         for name in VARIANTS:
             ratio = f"{cell['two_over_one'][name]:.2f}"
             table.add_row(cell["format"], name, f"{one[name] / 1e6:.2f}", f"{two[name] / 1e6:.2f}", ratio)
-    return table
+    if "center" not in result:
+        return table
+    return Group(table, center.render(result["center"])) if "cells" in result else center.render(result["center"])
 
 
 def _rates(cell: Mapping[str, Any], workers: int) -> Mapping[str, float]:

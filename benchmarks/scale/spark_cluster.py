@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 
 WORKER_MEMORY = "2g"
+WORKERS = (1, 2)  # that benchmarks compare
+EXECUTOR = {"spark.executor.memory": "1g", "spark.executor.cores": "1", "spark.driver.host": "127.0.0.1"}
 START_S = 600.0  # on a busy machine; it takes some seconds
 
 

@@ -133,6 +133,17 @@ class ResultBounds:
             )
         return self._state(terms, n)
 
+    def needs_signs(self, revision: Publish) -> bool:
+        """Return whether the bounds of a row depend on the signs of the others."""
+        if revision.late is None or not revision.late.records or revision.missing_sites:
+            return False
+        return any(law.law is BoundLaw.SUM for law in self.laws)
+
+    def find_signs(self, lowered: pa.Table) -> dict[str, frozenset[int]]:
+        """Return the signs that rows have in each column that is a sum, by its aggregate."""
+        sums = (law for law in self.laws if law.law is BoundLaw.SUM and law.aggregate is not None)
+        return {law.aggregate or "": _signs(_sizes(law, lowered)) for law in sums}
+
     def _deferred_of_rows(self, revision: Publish) -> tuple[Floats, Mapping[BoundLaw, Floats]]:
         """Return the most that each row lacks because partials were deferred: by other laws, and where records count.
 
@@ -211,10 +222,10 @@ class ResultBounds:
         if law.law in (BoundLaw.COUNT, BoundLaw.DISTINCT):
             return np.full(n, _or_infinite(late.records))
         if law.law in (BoundLaw.SUM, BoundLaw.AVG):
-            return self._missing_of_values(law, late, lowered)
+            return self._missing_of_values(law, revision, late, lowered)
         return law.factor * _missing_share(late, self._records_of_rows(late, lowered))
 
-    def _missing_of_values(self, law: ColumnLaw, late: Lateness, lowered: pa.Table) -> Floats:
+    def _missing_of_values(self, law: ColumnLaw, revision: Publish, late: Lateness, lowered: pa.Table) -> Floats:
         """Return the most that is missing of a sum, or the error of an average.
 
         Rows of both signs show that values have both signs: then one row may lack more than the window lacks in all.
@@ -223,7 +234,7 @@ class ResultBounds:
         sizes = _sizes(law, lowered)
         if late.records == 0.0:
             return np.zeros(len(sizes))
-        has_both_signs = bool((sizes > 0.0).any() and (sizes < 0.0).any())
+        has_both_signs = law.aggregate in revision.mixed_signs or len(_signs(sizes)) > 1
         if law.law is BoundLaw.SUM and has_both_signs:
             return np.full(len(sizes), np.inf)
         return np.full(len(sizes), _or_infinite(known.amount if law.law is BoundLaw.SUM else known.error))
@@ -276,6 +287,10 @@ def _sizes(law: ColumnLaw, lowered: pa.Table) -> Floats:
         return np.ones(lowered.num_rows)
     values = partials.one_array(lowered[law.aggregate]).cast(pa.float64(), safe=False)
     return np.nan_to_num(floats_of(values), nan=0.0)
+
+
+def _signs(sizes: Floats) -> frozenset[int]:
+    return frozenset(np.unique(np.sign(sizes[sizes != 0.0])).astype(int).tolist())
 
 
 def _missing_share(late: Lateness, held: Floats) -> Floats:

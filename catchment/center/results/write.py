@@ -252,6 +252,14 @@ class ResultTables:
         held = without_retracted(newest_revisions(found))
         return partials.select_matching(flatten_states(held), wanted).cast(schema)
 
+    def needs_signs(self, revision: Publish) -> bool:
+        """Return whether the bounds of a row depend on the signs of the other rows of a revision."""
+        return self._bounds.needs_signs(revision)
+
+    def find_signs(self, revision: Publish) -> dict[str, frozenset[int]]:
+        """Return the signs of the rows of a revision in each column that is a sum, by its aggregate."""
+        return self._bounds.find_signs(self._lower(revision)[0])
+
     def _result_rows(self, revisions: Sequence[Publish], failed: Counter[Window]) -> pa.Table:
         """Return the rows of all revisions; finished together, because finishing may be a job of its own."""
         held = [r for r in revisions if not r.is_finished]

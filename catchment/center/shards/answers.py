@@ -86,6 +86,19 @@ class AnswerOrder:
         file = write_data_file(self.folder, table, place)
         return AnswerFindings(shard, file, table.schema, counts, tuple(failed.items()))
 
+    def find_signs(self, shard: int) -> list[dict[str, frozenset[int]]]:
+        """Return the signs of the sums of one shard, per revision; none where they do not matter, or are not known."""
+        return [self._signs_of(revision, Shard(shard, self.shards)) for revision in self.revisions]
+
+    def _signs_of(self, revision: Publish, shard: Shard) -> dict[str, frozenset[int]]:
+        if not self.tables.needs_signs(revision):
+            return {}
+        try:
+            rows = self.tables.resolver.rows(revision, shard, self._read_published)
+            return self.tables.find_signs(replace(revision, rows=rows))
+        except (AggregateError, UnfinishedRowsError):
+            return {}  # the rows themselves say why
+
     def _make_rows(self, merged: Sequence[Publish], shard: Shard, failed: Counter[Window]) -> pa.Table:
         changed = [revision for revision in merged if revision.rows.num_rows]
         retracted = [

@@ -1,10 +1,10 @@
 """Parts: rows of partials that lie in a file, and the tables that stand for them.
 
 A center with shards keeps no rows. Where the core of a plain one has a table of partials (slice_us, keys...,
-states...), its core has a table of **parts**, one row per (query, slice, file): where the partials lie, and how many of them are
-of each shard. A shard is a set of groups, by a hash of their keys, so that groups can be merged, lowered and published
-shard by shard, wherever there is a core to do it. The core takes such tables from one place to the next as it does
-those of rows; only what merges, recalls and lowers rows tells them apart (`is_parts`).
+states...), its core has a table of **parts**, one row per (query, slice, file): where the partials lie, and how many of
+them are of each shard. A shard is a set of groups, by a hash of their keys, so that groups can be merged, lowered and
+published shard by shard, wherever there is a core to do it. The core takes such tables from one place to the next as it
+does those of rows; only what merges, recalls and lowers rows tells them apart (`is_parts`).
 
 Invariants: a file is never changed once a part names it; the rows of a part are of one slice, and ordered by shard.
 Rows of a part that was written with another number of shards are divided when they are read. Tables of both kinds may

@@ -153,7 +153,22 @@ class ShardedTables(ResultTables):
         published = tuple(PublishedFile(path, shard_in_name(path)) for path, _ in self._published_files(revisions))
         folder = self._delta.path("results", self.query)
         order = AnswerOrder(tables, folder, self.spread.shards, tuple(revisions), published)
+        if any(self.needs_signs(revision) for revision in revisions):
+            order = replace(order, revisions=tuple(self._with_signs(order)))
         return self.spread.runner.run(partial(AnswerOrder.run, order), range(self.spread.shards))
+
+    def _with_signs(self, order: AnswerOrder) -> list[Publish]:
+        """Return revisions that say which sums have both signs, over all shards."""
+        found = self.spread.runner.run(partial(AnswerOrder.find_signs, order), range(order.shards))
+        told = []
+        for number, revision in enumerate(order.revisions):
+            signs: dict[str, frozenset[int]] = {}
+            for of_shard in found:
+                for name, seen in of_shard[number].items():
+                    signs[name] = signs.get(name, frozenset()) | seen
+            mixed = frozenset(name for name, seen in signs.items() if len(seen) > 1)
+            told.append(replace(revision, mixed_signs=mixed))
+        return told
 
     def _finish_all(self, revisions: Sequence[Publish], found: Sequence[AnswerFindings]) -> FinishedFiles | None:
         """Return the files with all columns of the view; an `UnfinishedRowsError` if they fail on a row."""

@@ -36,7 +36,7 @@ RETRACTED = "retracted"
 def make_finish(spark: SparkSession, plan: QueryPlan) -> Finish:
     """Return the function that turns the lowered rows of a query into its columns."""
     if plan.trivial:
-        return lambda rows: _rename(plan, rows)
+        return partial(rename, plan)
 
     def finish(rows: pa.Table) -> pa.Table:
         try:
@@ -64,7 +64,8 @@ def make_finish_each(spark: SparkSession, plan: QueryPlan) -> Finish:
     return finish_each
 
 
-def _rename(plan: QueryPlan, rows: pa.Table) -> pa.Table:
+def rename(plan: QueryPlan, rows: pa.Table) -> pa.Table:
+    """Return the columns of a query that computes nothing after its aggregates, and `retracted`."""
     columns = {c.name: rows[c.source] for c in plan.columns if c.source is not None}
     keys = plan.top.keys if plan.top is not None else ()
     order = [rows[key.source] for key in keys if key.source is not None]

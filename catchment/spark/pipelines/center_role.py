@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -19,6 +20,9 @@ from catchment.center.pipeline import CenterPipeline
 from catchment.center.results.bounds import column_laws
 from catchment.center.results.store import DeltaStore
 from catchment.center.results.write import ResultTables
+from catchment.center.shards.consumer import ShardedCenter
+from catchment.center.shards.folder import PartFolder
+from catchment.center.shards.tables import ShardedTables
 from catchment.deploy.connections import Connections, reached_at
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.role_files import (
@@ -33,8 +37,9 @@ from catchment.query.plan import QueryPlan
 from catchment.query.sql.view_options import QUARANTINE
 from catchment.sinks.declared import make_deliveries
 from catchment.spark.evaluation.compose import make_evaluate
-from catchment.spark.evaluation.finish import make_finish, make_finish_each
+from catchment.spark.evaluation.finish import make_finish, make_finish_each, rename
 from catchment.spark.evaluation.merge import make_merge
+from catchment.spark.evaluation.shard_tasks import SparkTasks, make_finish_files
 from catchment.spark.sources.lookup_tables import LookupTables
 from catchment.storage.free_space import FreeSpace
 from catchment.timeline import END_OF_TIME_US, Clock
@@ -69,6 +74,7 @@ class CenterRole:
         self._free_space = FreeSpace(folder, project.limits.free_disk_bytes, clock)
         self._inbox = Inbox(folder / "inbox", admit=self._admit, free_space=self._free_space, clock=clock)
         refuse_redefined_views(folder, deployment.plans)
+        self._spread = self._make_spread()
         self.pipeline = CenterPipeline(
             project,
             self._inbox,
@@ -83,6 +89,7 @@ class CenterRole:
             composed=deployment.composed_queries,
             repairs=deployment.deployed.repairs,
             round_rules=round_rules(deployment),
+            spread=self._spread,
         )
         self.pipeline.observer = observer
         plans = {p.name: p for p in deployment.plans}
@@ -181,7 +188,20 @@ class CenterRole:
         if plan.join is not None:
             return JoinedTables(*given, pairing=plan.join.pairing, store=store, finish_each=each, publishes_nulls=nulls)
         if lower is None:
-            return ResultTables(*given, store=store, finish_each=each, publishes_nulls=nulls)
+            is_whole = plan.top is not None
+            if self._spread is None:
+                return ResultTables(*given, store=store, finish_each=each, publishes_nulls=nulls, is_whole=is_whole)
+            renames = plan.trivial and not is_whole
+            return ShardedTables(
+                *given,
+                store=store,
+                finish_each=each,
+                publishes_nulls=nulls,
+                is_whole=is_whole,
+                spread=self._spread,
+                rename=partial(rename, plan) if renames else None,
+                finish_files=None if renames else make_finish_files(self._spark, plan),
+            )
         if plan.assembly is not None:
             return AssembledTables(
                 *given, store=store, finish_each=each, publishes_nulls=nulls, lower=lower.tables, assembly=plan.assembly
@@ -195,6 +215,14 @@ class CenterRole:
             lower_columns=tuple(c.name for c in lower.plan.columns),
             evaluate=make_evaluate(self._spark, plan.fragment, self._read_tables(plan)),
         )
+
+    def _make_spread(self) -> ShardedCenter | None:
+        """Return how rows are spread over the workers, if the project asks for that."""
+        shards = self.deployment.project.spark.center_shards
+        if not shards:
+            return None
+        folder = PartFolder(self.deployment.project.state_folder / "center" / "parts")
+        return ShardedCenter(shards, SparkTasks(self._spark), folder)
 
     def _read_tables(self, plan: QueryPlan) -> LookupTables:
         """Return the tables that a view of a view looks up; they are read here."""

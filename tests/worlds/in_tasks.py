@@ -1,0 +1,22 @@
+"""Lets a center with shards leave everything to tasks, however small it is, so that small tests run the large way.
+
+`python -m tests.worlds.in_tasks run --once` is the command `catchment` with that.
+"""
+
+from __future__ import annotations
+
+from catchment.center.shards import consumer
+from catchment.center.shards.tables import ShardedTables
+
+
+def leave_all_to_tasks() -> None:
+    """Make no exception for what is small."""
+    consumer.TASK_BYTES = 1
+    ShardedTables._is_small = lambda self, revisions: False  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    from catchment.cli.main import main
+
+    leave_all_to_tasks()
+    main()
