@@ -208,6 +208,7 @@ MEASURED = {  # which page has the figures of a benchmark
     "backfill": "history",
     "bounds": "shedding",
     "center": "center",
+    "center_scale": "throughput",
     "edge": "edge-aggregation",
     "edge_policies": "edge-aggregation",
     "feeds": "feeds",

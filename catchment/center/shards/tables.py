@@ -82,7 +82,7 @@ class ShardedTables(ResultTables):
         self, sequence: int, revisions: Sequence[Publish], on_unfinished: OnUnfinished = lambda windows, reason: None
     ) -> tuple[list[Publish], list[Expired]]:
         """Let tasks write the rows of large revisions; `publish` commits them."""
-        if self._is_small(revisions) or self._has_published(sequence):
+        if not revisions or self._is_small(revisions) or self._has_published(sequence):
             return super().fetch_rows(sequence, revisions, on_unfinished)
         if self._delta.has_appended("results", self.query, sequence):  # a crash came before the log of windows
             self._written[sequence] = _Written(self._count_published(revisions), None)
