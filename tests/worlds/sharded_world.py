@@ -14,7 +14,7 @@ from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.shards.consumer import ShardedCenter, ShardedConsumer
 from catchment.center.shards.folder import PartFolder
 from catchment.center.shards.housekeeping import PartKeeper
-from catchment.center.shards.parts import Shard, find_shards, is_parts, published_parts
+from catchment.center.shards.parts import Shard, is_parts, published_parts, select_shard
 from catchment.center.shards.resolve import RowResolver
 from catchment.center.shards.runner import InProcess
 from catchment.progress.consumer import CAUSE
@@ -49,7 +49,7 @@ class ShardedTables(Tables):
         known = self.latest()
         rows = [row for (start_us, _), row in known.items() if start_us == revision.window.start_us]
         table = pa.Table.from_pylist(rows, self.resolver.row_schema)
-        return table.filter(pa.array(find_shards(table, self.fragment.key_names, shard.of) == shard.number))
+        return select_shard(table, self.fragment.key_names, shard)
 
     def recall(self, wanted: pa.Table) -> pa.Table:
         return published_parts(sorted(pc.unique(wanted[WINDOW_COLUMN]).to_pylist()), WINDOW_COLUMN)

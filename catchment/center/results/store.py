@@ -141,7 +141,7 @@ class DeltaStore:
         added = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         wanted = starts.to_pylist()
         low, high = "min.window_start", "max.window_start"
-        path = self.path(kind, query)
+        path = self.path(kind, query).resolve()
         return [
             (str(path / unquote(file["path"])), file.get("num_records") or 0)
             for file in added

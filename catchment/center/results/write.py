@@ -42,7 +42,7 @@ from catchment.center.results.layout import (
 from catchment.center.results.newest_rows import newest_revisions
 from catchment.center.results.recent import RecentRows
 from catchment.center.results.store import DeltaStore, TableStore
-from catchment.center.shards.parts import FILE_COLUMN, PUBLISHED, Shard, find_shards, is_parts
+from catchment.center.shards.parts import FILE_COLUMN, PUBLISHED, Shard, is_parts, select_shard
 from catchment.center.shards.resolve import RowResolver
 from catchment.center.statuses import EARLY, SUSPENDED
 from catchment.errors import AggregateError, CenterError
@@ -386,9 +386,7 @@ def published_before(
         return schema.empty_table().drop_columns([WINDOW_COLUMN])
     earlier = found.filter(pc.less(found["revision"], revision.revision))
     rows = flatten_states(without_retracted(newest_revisions(earlier))).cast(schema).drop_columns([WINDOW_COLUMN])
-    if shard is None:
-        return rows
-    return rows.filter(pa.array(find_shards(rows, fragment.key_names, shard.of) == shard.number))
+    return rows if shard is None else select_shard(rows, fragment.key_names, shard)
 
 
 def late_parts(revision: Publish) -> list[Expired]:

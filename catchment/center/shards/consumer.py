@@ -27,7 +27,7 @@ from catchment.center.shards.gather import (
 )
 from catchment.center.shards.parts import concat_rows, make_parts
 from catchment.center.shards.runner import TaskRunner
-from catchment.errors import CenterError
+from catchment.errors import CenterError, EngineError
 from catchment.progress.blocking import SegmentSieve
 from catchment.progress.consumer import (
     NOTHING_DEFERRABLE,
@@ -124,11 +124,20 @@ class ShardedConsumer(InboxConsumer):
         tasks = min(self.spread.runner.cores, size_bytes // TASK_BYTES)
         shares = share_segments(segments, tasks)
         if len(shares) <= 1:
-            return [order.run(share) for share in shares]
-        return self.spread.runner.run(partial(GatherOrder.run, order), shares)
+            found = [order.run(share) for share in shares]
+        else:
+            found = self.spread.runner.run(partial(GatherOrder.run, order), shares)
+        outage = next((findings.outage for findings in found if findings.outage), "")
+        if outage:
+            raise EngineError(
+                f"a task could not read what has landed: {outage}",
+                hint="every worker must see the state folder of the center under the same path: docs/guides/clusters.md",
+            )
+        return found
 
     def _describe(self, position: int, fragments: Mapping[str, Fragment]) -> SegmentToRead:
         path, head = self.inbox.locate(position)
+        path = path.resolve()  # tasks run in folders of their own
         origin = head.header.origin
         spans = {name: self.find_span(name, origin) for name in fragments}
         alike = {name: self.find_alike(name, origin) for name in fragments}

@@ -27,6 +27,9 @@ class PartFolder:
 
     path: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", self.path.resolve())  # tasks run in folders of their own
+
     def begin_run(self, number: int) -> Path:
         """Return the folder for the files of one run, which is named by the position behind its last segment."""
         folder = self.path / f"{number:020d}"

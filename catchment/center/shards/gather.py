@@ -76,6 +76,7 @@ class GatherFindings:
     parts: Mapping[PartGroup, pa.Table] = field(default_factory=dict)
     rows: int = 0  # of partials that were merged
     problem: str = ""
+    outage: str = ""  # why a file could not be read at all
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,9 @@ class GatherOrder:
                 whole = self._read(order)
                 segment, left_out = restrict(whole, lambda fragment, _: order.spans.get(fragment, ALL_OF_TIME))  # noqa: B023
                 found = self._tables(order, segment)
-            except (CatchmentError, pa.ArrowException, OSError) as error:
+            except OSError as error:  # no fault of the segment
+                return GatherFindings((), outage=f"{order.path}: {error.strerror or error}")
+            except (CatchmentError, pa.ArrowException) as error:
                 message = error.message if isinstance(error, CatchmentError) else f"{type(error).__name__}: {error}"
                 facts.append(SegmentFacts(order.position, None, message))
                 continue

@@ -197,7 +197,11 @@ def read_part(part: Part, shard: Shard | None, keys: Sequence[str]) -> pa.Table:
     if place is not None:
         return rows.slice(*place)
     assert shard is not None
-    rows = rows.slice(part.first, part.rows)
+    return select_shard(rows.slice(part.first, part.rows), keys, shard)
+
+
+def select_shard(rows: pa.Table, keys: Sequence[str], shard: Shard) -> pa.Table:
+    """Return the rows that are of a shard."""
     return rows.filter(pa.array(find_shards(rows, keys, shard.of) == shard.number))
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from catchment.aggregates import partials
 from catchment.center.events import Publish
-from catchment.center.shards.parts import PUBLISHED, Shard, is_parts, list_parts, read_part
+from catchment.center.shards.parts import PUBLISHED, Shard, is_parts, list_parts, read_part, select_shard
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 
 # Returns the states (keys..., states...) that were published of a window before a revision; of one shard, or of all.
@@ -36,7 +36,7 @@ class RowResolver:
     def rows(self, revision: Publish, shard: Shard | None, read_published: ReadPublished) -> pa.Table:
         """Return the rows of a revision, of one shard or of all. A sum that does not fit is an `AggregateError`."""
         if not is_parts(revision.rows):
-            return revision.rows
+            return self.unmerged(revision.rows, shard)
         fresh = self._combine(self.unmerged(revision.rows, shard))
         kinds = {part.file == PUBLISHED for part in list_parts(revision.rows)}
         if True not in kinds:
@@ -50,10 +50,10 @@ class RowResolver:
         return self._combine(pa.concat_tables([published, fresh]))
 
     def unmerged(self, parts: pa.Table, shard: Shard | None) -> pa.Table:
-        """Return the rows of parts as they are, without what is published."""
-        if not is_parts(parts):
-            return parts
+        """Return the rows of parts as they are, without what is published; a table of rows may stand for itself."""
         keys = self.fragment.key_names
+        if not is_parts(parts):
+            return parts if shard is None else select_shard(parts, keys, shard)
         found = [read_part(p, shard, keys) for p in list_parts(parts) if p.file != PUBLISHED]
         return pa.concat_tables([self.row_schema.empty_table(), *(rows.cast(self.row_schema) for rows in found)])
 

@@ -5,10 +5,14 @@ What is small is fetched and published by the driver, as in a plain center: a jo
 
 from __future__ import annotations
 
+import shutil
+import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
@@ -29,6 +33,7 @@ from catchment.center.shards.answers import AnswerFindings, AnswerOrder, Publish
 from catchment.center.shards.consumer import ShardedCenter
 from catchment.center.shards.parts import FILE_COLUMN, PUBLISHED, count_rows, is_parts, published_parts
 from catchment.center.statuses import EARLY, SUSPENDED
+from catchment.storage.files import make_folder
 from catchment.timeline import Window
 
 SMALL_ROWS = 20_000  # revisions of fewer rows of partials are made by the driver
@@ -44,9 +49,15 @@ class FinishedFiles:
 
 
 class FinishFiles(Protocol):
-    """Computes the columns of a view in files with lowered values, and writes other files; `each`: row by row."""
+    """Computes the columns of a view in files of a folder with lowered values, and writes others into another folder.
 
-    def __call__(self, tables: ResultTables, given: FinishedFiles, each: bool) -> FinishedFiles: ...
+    With `each` that is done row by row, as far as it can be; `keeps_nulls`: rows that fail have null columns then, and
+    are left out otherwise.
+    """
+
+    def __call__(
+        self, given: FinishedFiles, source: Path, target: Path, *, each: bool, keeps_nulls: bool
+    ) -> FinishedFiles: ...
 
 
 @dataclass(frozen=True)
@@ -87,13 +98,14 @@ class ShardedTables(ResultTables):
         if self._delta.has_appended("results", self.query, sequence):  # a crash came before the log of windows
             self._written[sequence] = _Written(self._count_published(revisions), None)
             return list(revisions), []
-        kept, given_up, found = self._merge(revisions, on_unfinished)
-        try:
-            finished = self._finish_all(kept, found)
-        except UnfinishedRowsError as failure:
-            kept = self._hold_back(kept, failure, on_unfinished)
-            found = self._run(kept)
-            finished = _put_together(found)
+        with self._scratch() as scratch:
+            kept, given_up, found = self._merge(revisions, scratch, on_unfinished)
+            try:
+                finished = self._finish_all(kept, found, scratch)
+            except UnfinishedRowsError as failure:
+                kept = self._hold_back(kept, failure, on_unfinished)
+                found = self._run(kept, scratch)
+                finished = _put_together(found)
         rows = [sum(numbers) for numbers in zip(*(findings.rows for findings in found), strict=True)]
         self._written[sequence] = _Written(rows, finished)
         return kept, given_up
@@ -125,20 +137,34 @@ class ShardedTables(ResultTables):
         starts = [r.window.start_us for r in revisions if r.replaces or _recalls(r)]
         return self._delta.files_with("results", self.query, instants(starts)) if starts else []
 
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        """Give a folder for files that are not finished; what a killed process leaves there goes with unused parts."""
+        folder = self.spread.folder.path / f"lowered-{uuid.uuid4().hex}"
+        make_folder(folder)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _needs_finishing(self, revisions: Sequence[Publish]) -> bool:
+        """Return whether the engine computes columns of revisions that tasks have merged."""
+        return self.rename is None and any(r.is_finished and r.rows.num_rows for r in revisions)
+
     def _merge(
-        self, revisions: Sequence[Publish], on_unfinished: OnUnfinished
+        self, revisions: Sequence[Publish], scratch: Path, on_unfinished: OnUnfinished
     ) -> tuple[list[Publish], list[Expired], list[AnswerFindings]]:
         """Let tasks merge revisions; those with a sum that does not fit are given up."""
         kept = list(revisions)
         given_up: list[Expired] = []
-        found = self._run(kept)
+        found = self._run(kept, scratch)
         overflows = {number: why for findings in found for number, why in findings.overflows}
         for number, why in overflows.items():
             given_up += late_parts(kept[number])
             kept[number] = self._give_up(kept[number], why, on_unfinished)
-        return kept, given_up, self._run(kept) if overflows else found
+        return kept, given_up, self._run(kept, scratch) if overflows else found
 
-    def _run(self, revisions: Sequence[Publish]) -> list[AnswerFindings]:
+    def _run(self, revisions: Sequence[Publish], scratch: Path) -> list[AnswerFindings]:
         tables = ResultTables(
             self.folder,
             self.query,
@@ -151,7 +177,7 @@ class ShardedTables(ResultTables):
             is_whole=self.is_whole,
         )
         published = tuple(PublishedFile(path, shard_in_name(path)) for path, _ in self._published_files(revisions))
-        folder = self._delta.path("results", self.query)
+        folder = scratch if self._needs_finishing(revisions) else self._results_folder
         order = AnswerOrder(tables, folder, self.spread.shards, tuple(revisions), published)
         if any(self.needs_signs(revision) for revision in revisions):
             order = replace(order, revisions=tuple(self._with_signs(order)))
@@ -170,21 +196,24 @@ class ShardedTables(ResultTables):
             told.append(replace(revision, mixed_signs=mixed))
         return told
 
-    def _finish_all(self, revisions: Sequence[Publish], found: Sequence[AnswerFindings]) -> FinishedFiles | None:
+    def _finish_all(
+        self, revisions: Sequence[Publish], found: Sequence[AnswerFindings], scratch: Path
+    ) -> FinishedFiles | None:
         """Return the files with all columns of the view; an `UnfinishedRowsError` if they fail on a row."""
         problem = next((findings.problem for findings in found if findings.problem), "")
         if problem:
             raise UnfinishedRowsError(problem)
         given = _put_together(found)
-        if given is None or self.rename is not None:
+        if given is None or not self._needs_finishing(revisions):
             return given
         assert self.finish_files is not None, "rows are finished by a choice of columns, or by the engine"
+        finish = partial(self.finish_files, given, scratch, self._results_folder, keeps_nulls=self.publishes_nulls)
         try:
-            return self.finish_files(self, given, False)
+            return finish(each=False)
         except UnfinishedRowsError:
             if not (self.publishes_nulls or any(revision.leaves_out_failing for revision in revisions)):
                 raise
-            return self.finish_files(self, given, True)
+            return finish(each=True)
 
     def _hold_back(
         self, revisions: Sequence[Publish], failure: UnfinishedRowsError, on_unfinished: OnUnfinished
@@ -203,6 +232,10 @@ class ShardedTables(ResultTables):
         counts = Counter((row["window_start"], row["revision"]) for row in held)
         begins = instants([r.window.start_us for r in revisions]).to_pylist()
         return [counts[begin, r.revision] if r.rows.num_rows else 0 for begin, r in zip(begins, revisions, strict=True)]
+
+    @property
+    def _results_folder(self) -> Path:
+        return self._delta.path("results", self.query).resolve()  # tasks run in folders of their own
 
     @property
     def _delta(self) -> DeltaStore:

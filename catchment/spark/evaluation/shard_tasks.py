@@ -16,13 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 from pyspark.sql.window import Window as RowWindow
 
-from catchment.center.results.store import DataFile, DeltaStore
-from catchment.center.results.write import UNFINISHED, ResultTables, UnfinishedRowsError
+from catchment.center.results.store import DataFile
+from catchment.center.results.write import UNFINISHED, UnfinishedRowsError
 from catchment.center.shards.answers import IS_LOWERED, LOWERED, write_data_file
 from catchment.center.shards.runner import Found, Task
 from catchment.center.shards.tables import FinishedFiles, FinishFiles
+from catchment.functions.installed import FunctionsFile, install, installed_files
 from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import SortKey
 from catchment.spark.evaluation.failures import (
@@ -54,23 +56,29 @@ class SparkTasks:
     def run(self, function: Callable[[Task], Found], tasks: Sequence[Task]) -> list[Found]:
         """Return what the function makes of each task, in their order."""
         given = self._context.parallelize(list(tasks), len(tasks))
-        found: list[Found] = given.map(function).collect()
+        found: list[Found] = given.map(partial(_run_task, function, installed_files())).collect()
         return found
+
+
+def _run_task(function: Callable[[Task], Found], functions: Sequence[FunctionsFile], task: Task) -> Found:
+    """Run one task where the code of the project's own aggregates is known."""
+    for file in functions:
+        install(file)
+    return function(task)
 
 
 def make_finish_files(spark: SparkSession, plan: QueryPlan) -> FinishFiles:
     """Return the function that computes the columns of a view in files with lowered values."""
 
-    def finish_files(tables: ResultTables, given: FinishedFiles, each: bool) -> FinishedFiles:
-        folder = DeltaStore(tables.folder).path("results", tables.query)
-        rows = spark.read.schema(_spark_schema(spark, given.schema)).parquet(
-            *(str(folder / f.name) for f in given.files)
-        )
+    def finish_files(
+        given: FinishedFiles, source: Path, target: Path, *, each: bool, keeps_nulls: bool
+    ) -> FinishedFiles:
+        names = [str(source / file.name) for file in given.files]
+        rows = spark.read.schema(_spark_schema(spark, given.schema)).parquet(*names)
         schema = _finished_schema(plan, given.schema)
         try:
             with without_elimination(spark):
-                finished = _finish(spark, plan, rows, each, tables.publishes_nulls)
-                return _write(finished, folder, schema)
+                return _write(_finish(spark, plan, rows, each, keeps_nulls), target, schema)
         except Exception as failure:  # what is no row's fault is raised
             if each or not is_data_error(failure):
                 raise
@@ -79,7 +87,7 @@ def make_finish_files(spark: SparkSession, plan: QueryPlan) -> FinishFiles:
     return finish_files
 
 
-def _spark_schema(spark: SparkSession, schema: pa.Schema) -> DataFrame:
+def _spark_schema(spark: SparkSession, schema: pa.Schema) -> StructType:
     """Return the schema of files as Spark has it: the files of some shards may lack columns."""
     return spark.createDataFrame(schema.empty_table()).schema
 
@@ -92,7 +100,7 @@ def _finished_schema(plan: QueryPlan, given: pa.Schema) -> pa.Schema:
     return pa.schema([*others[:2], *own, *others[2:]])
 
 
-def _finish(spark: SparkSession, plan: QueryPlan, rows: DataFrame, each: bool, publishes_nulls: bool) -> DataFrame:
+def _finish(spark: SparkSession, plan: QueryPlan, rows: DataFrame, each: bool, keeps_nulls: bool) -> DataFrame:
     """Return the rows with the columns of the view; with `each`, columns that fail are null and their rows left out."""
     lowered = [name for name in rows.columns if name.startswith(LOWERED.format(""))]
     others = [name for name in rows.columns if name not in (*lowered, IS_LOWERED)]
@@ -117,7 +125,7 @@ def _finish(spark: SparkSession, plan: QueryPlan, rows: DataFrame, each: bool, p
     retracted = ~F.col("_kept")
     if plan.top is not None:
         retracted = retracted | (_place(plan.top.keys, len(groups)) > plan.top.limit)
-    if each and not publishes_nulls:
+    if each and not keeps_nulls:
         retracted = retracted | F.col(UNFINISHED)
     own = [F.col(f"`{c.name}`") for c in plan.columns if c.name not in ("window_start", "window_end")]
     rest = [F.col(f"{_OTHER}.`{name}`") for name in others if name != RETRACTED]
