@@ -84,7 +84,7 @@ def content(folder: Path) -> list[list[dict[str, Any]]]:
     return found
 
 
-@settings(max_examples=examples(15), deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(script=steps, shards=st.sampled_from([1, 3, 7]), above=st.sampled_from([0, 2]), data=st.data())
 def test_tasks_write_what_the_driver_writes(script: Any, shards: int, above: int, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as temporary:

@@ -131,7 +131,7 @@ class ShardedConsumer(InboxConsumer):
         if outage:
             raise EngineError(
                 f"a task could not read what has landed: {outage}",
-                hint="every worker must see the state folder of the center under the same path: docs/guides/clusters.md",
+                hint="let every worker see the state folder of the center under one path: docs/guides/clusters.md",
             )
         return found
 

@@ -114,5 +114,5 @@ def totals_of(watched: Sequence[WatchedQuantity], aggregates: Sequence[Aggregate
 
 
 def _total(column: pa.ChunkedArray) -> float | None:
-    value = pc.sum(column.cast(pa.float64())).as_py()
+    value = pc.sum(column.cast(pa.float64(), safe=False)).as_py()  # large whole numbers are rounded
     return None if value is None else float(value)
