@@ -39,7 +39,7 @@ from catchment.progress.consumer import (
     Merge,
     without_poison,
 )
-from catchment.progress.events import Gathered, Landed
+from catchment.progress.events import Gathered, Landed, LeftOut
 from catchment.progress.spans import ALL_OF_TIME, FindSpan
 from catchment.query.fragment import Fragment
 from catchment.shedding.group_shares import DeferrableFragment
@@ -168,7 +168,11 @@ class ShardedConsumer(InboxConsumer):
     def _gather_here(self, positions: Sequence[int], fragments: Mapping[str, Fragment]) -> list[LandedEvent]:
         segments = [self.inbox.read_segments(position, position + 1)[0] for position in positions]
         run = self._gather(0, 0, segments, fragments, {})
-        return [event for event in run.events if isinstance(event, Gathered)]
+        return [
+            event
+            for event in run.events
+            if isinstance(event, Gathered) or (isinstance(event, LeftOut) and event.fragment in fragments)
+        ]
 
     @property
     def _center_core(self) -> CenterCore:

@@ -17,7 +17,7 @@ from catchment.aggregates import partials
 from catchment.center.shards.folder import write_part_file
 from catchment.center.shards.parts import Part, make_parts, order_by_shard
 from catchment.center.windows.recent import totals_of
-from catchment.errors import CatchmentError, WireError
+from catchment.errors import CatchmentError, EngineError
 from catchment.optimizer.sharing.derive import Derivation, derive
 from catchment.progress.events import Landed, LeftOut
 from catchment.progress.soundness import check_soundness
@@ -54,6 +54,10 @@ class SegmentToRead:
     is_checked: bool
     spans: Mapping[str, Span]
     alike: Mapping[str, tuple[str, ...]]
+
+    def find_span(self, fragment: str, site: str) -> Span:
+        """Return which slices of a fragment count."""
+        return self.spans.get(fragment, ALL_OF_TIME)
 
 
 @dataclass(frozen=True)
@@ -96,10 +100,10 @@ class GatherOrder:
         for order in segments:
             try:
                 whole = self._read(order)
-                segment, left_out = restrict(whole, lambda fragment, _: order.spans.get(fragment, ALL_OF_TIME))  # noqa: B023
+                segment, left_out = restrict(whole, order.find_span)
                 found = self._tables(order, segment)
-            except OSError as error:  # no fault of the segment
-                return GatherFindings((), outage=f"{order.path}: {error.strerror or error}")
+            except (OSError, EngineError) as error:  # no fault of the segment
+                return GatherFindings((), outage=f"{order.path}: {error}")
             except (CatchmentError, pa.ArrowException) as error:
                 message = error.message if isinstance(error, CatchmentError) else f"{type(error).__name__}: {error}"
                 facts.append(SegmentFacts(order.position, None, message))
@@ -117,11 +121,7 @@ class GatherOrder:
     def _read(self, order: SegmentToRead) -> Segment:
         encoded = read_frame(order.path.read_bytes(), self.limits)
         if encoded.digest != order.digest:
-            raise WireError(
-                f"the segment {order.path.name} is not the one that landed there",
-                where=str(order.path.parent),
-                hint="let every worker see the state folder of the center under the same path",
-            )
+            raise EngineError("it is not the segment that landed there")
         segment = encoded.decode(self.limits)
         if not order.is_checked:
             check_soundness(segment, self.fragments)
