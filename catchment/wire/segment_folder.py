@@ -107,9 +107,7 @@ class SegmentFolder:
 
     def read(self, number: int) -> EncodedSegment:
         """Read a segment and check it."""
-        group = self._groups.get(number)
-        data = self.file(number).read_bytes() if group is None else _read_of_group(group, number)
-        return read_frame(data, self._limits)
+        return read_frame(read_segment_file(self.file(number), number), self._limits)
 
     def read_head(self, number: int) -> FrameHead:
         """Read the header and the checksum of a segment, and not what is between."""
@@ -136,10 +134,11 @@ class SegmentFolder:
         return aside
 
 
-def _read_of_group(file: Path, number: int) -> bytes:
-    """Return the bytes of one segment of a group."""
+def read_segment_file(file: Path, number: int) -> bytes:
+    """Return the bytes of one segment, whose file may have others too."""
     named = _GROUP_NAME.fullmatch(file.name)
-    assert named is not None, "groups are found by their names"
+    if named is None:
+        return file.read_bytes()
     first, count = int(named[1]), int(named[2])
     with open(file, "rb") as opened:
         head = opened.read(4 * count)

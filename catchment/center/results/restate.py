@@ -82,7 +82,9 @@ def _rows_after(tables: ResultTables, start_us: int, published: Sequence[Publish
             and revision.has_answer
             and (revision.rows.num_rows or revision.replaces)
         ):
-            new = revision.rows.select(rows.column_names).cast(rows.schema)
+            new = (
+                tables.resolver.rows(revision, None, tables.read_published).select(rows.column_names).cast(rows.schema)
+            )
             kept = rows.slice(0, 0) if revision.replaces or not keys else partials.select_others(rows, new, keys)
             rows = pa.concat_tables([kept, new])
     return rows

@@ -27,6 +27,7 @@ from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.wire.codec import read_frame
 from catchment.wire.limits import WireLimits
 from catchment.wire.messages import Segment, counted_in
+from catchment.wire.segment_folder import read_segment_file
 
 PartGroup = tuple[str, tuple[str, ...]]  # a fragment, and the sites that its partials may be of where that matters
 SentSlice = tuple[PartGroup, str, int]  # a slice of which somebody sent partials
@@ -119,7 +120,7 @@ class GatherOrder:
             return GatherFindings(tuple(facts), rows=rows, problem=str(error) or type(error).__name__)
 
     def _read(self, order: SegmentToRead) -> Segment:
-        encoded = read_frame(order.path.read_bytes(), self.limits)
+        encoded = read_frame(read_segment_file(order.path, order.position), self.limits)
         if encoded.digest != order.digest:
             raise EngineError("it is not the segment that landed there")
         segment = encoded.decode(self.limits)
