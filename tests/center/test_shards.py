@@ -44,7 +44,7 @@ def deliver(site: Site, centers: tuple[Center, ...], chance: random.Random, all_
                 site.outbox.ack(sequence)
 
 
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(8))
 @given(
     data=records,
     window=windows,
