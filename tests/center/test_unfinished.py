@@ -196,7 +196,7 @@ def test_a_crash_while_a_view_is_being_suspended_loses_nothing(
         object.__setattr__(tables, "store", store)
         dying.setattr(type(store), "append", lambda self, *given: append(*given))
         if place == "before the journal":
-            dying.setattr(world.center, "_journal_suspensions", lambda: 1 / 0)
+            dying.setattr(world.center, "_journal_notes", lambda: 1 / 0)
         with pytest.raises((OSError, ZeroDivisionError)):
             world.send([(1, "a", 5), (2, "x", 1)], 10)
     world.crash()
