@@ -85,12 +85,34 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
     if status.get("relays"):
         parts += ["", _relays(status["relays"])]
     if status["center"]:
-        queries = Table("query", "closed up to", "slowest site", "open slices", box=None, pad_edge=False)
-        for name, query in status["center"]["queries"].items():
-            slowest = min(query["marks_us"], key=lambda s: query["marks_us"][s] or -(2**62))
-            queries.add_row(name, when(query["closed_us"]), slowest, str(query["open_slices"]))
-        parts += ["", queries, *_suspensions(status["center"]["queries"]), *_center_notices(status["center"])]
+        parts += ["", *_answers(status["center"])]
+    for sink, told in status.get("sinks", {}).items():
+        parts += ["", Text(f"for {sink}:"), *_exits(sink, status["sites"])]
+        if told.get("relays"):
+            parts.append(_relays(told["relays"]))
+        parts += _answers(told["center"]) if told.get("center") else []
     return Group(*parts)
+
+
+def _answers(center: Mapping[str, Any]) -> list[RenderableType]:
+    """Show how far the queries are that are answered at the center, or at another sink."""
+    queries = Table("query", "closed up to", "slowest site", "open slices", box=None, pad_edge=False)
+    for name, query in center["queries"].items():
+        slowest = min(query["marks_us"], key=lambda s: query["marks_us"][s] or -(2**62))
+        queries.add_row(name, when(query["closed_us"]), slowest, str(query["open_slices"]))
+    return [queries, *_suspensions(center["queries"]), *_center_notices(center)]
+
+
+def _exits(sink: str, sites: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield what each site has sent towards a sink beside the center, and what waits for it."""
+    exits = Table("site", "to", "sent", "waiting", "link", box=None, pad_edge=False)
+    for name, site in sites.items():
+        told = site.get("sinks", {}).get(sink)
+        if told is not None:
+            link = "up" if told["connected"] else f"down: {(told['last_error'] or '')[:60]}"
+            exits.add_row(name, told["to"], size(told["bytes_sent"]), size(told["queued_bytes"]), Text(link))
+    if exits.row_count:
+        yield exits
 
 
 def ago(since_us: int | None) -> str:

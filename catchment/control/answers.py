@@ -134,13 +134,13 @@ def show_contracts(folder: Path) -> Answer:
     return {"contracts": found}
 
 
-def show_late(folder: Path, query: str) -> Answer:
+def show_late(folder: Path, query: str, sink: str | None = None) -> Answer:
     """Return the late records of a view: merged, waiting for repair, or registered because they came too late."""
     from catchment.center.results.names import newest_name
     from catchment.center.results.newest_rows import open_table
     from catchment.deploy.role_status import read_project_status
 
-    project = Project.load(folder)
+    project = _project_answering(folder, query, sink)
     state = project.state_folder
     queries = read_project_status(project).center.told.get("queries", {})
     name = newest_name(state, query)

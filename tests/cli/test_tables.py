@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from catchment.cli import output
+from catchment.cli.progress import status_table
 from catchment.cli.tables import cell, plain_table, result_table
 
 pytestmark = pytest.mark.usefixtures("narrow")
@@ -106,3 +107,19 @@ def test_without_a_terminal_a_run_says_a_line_now_and_then(
     with live.watching(quiet=True) as report:
         report(status)
     assert capsys.readouterr().err == ""
+
+
+def test_a_status_tells_for_each_sink_what_sites_send_there_and_what_is_answered() -> None:
+    query = {"closed_us": 1_767_225_600_000_000, "marks_us": {"a": 1}, "open_slices": 2}
+    exit_told = {"to": "hub", "connected": False, "last_error": "no answer", "bytes_sent": 2048, "queued_bytes": 512}
+    site = {"rows": 5, "bytes_sent": 10, "sinks": {"tokyo": exit_told}}
+    status = {
+        "sites": {"a": site, "b": {"rows": 0, "bytes_sent": 0}},
+        "relays": {},
+        "center": None,
+        "sinks": {"tokyo": {"center": {"queries": {"traffic": query}}, "relays": {}}, "far": {"center": None}},
+    }
+    shown = rendered(status_table(status))
+    for told in ("for tokyo:", "hub", "down: no answer", "traffic", "for far:"):
+        assert told in shown
+    assert "for " not in rendered(status_table({**status, "sinks": {}}))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 
-from catchment.cli.asking import CenterOption, ask
+from catchment.cli.asking import CenterOption, SinkOption, ask
 from catchment.cli.output import JsonFlag, emit
 from catchment.cli.tables import plain_table
 
@@ -32,10 +32,11 @@ def late(
     query: Annotated[str, typer.Argument(help="The name of a materialized view.")],
     project: ProjectOption = Path(),
     center: CenterOption = None,
+    sink: SinkOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show the late records of a view: merged, waiting for repair, or registered because they came too late."""
-    emit(ask("show late", project, center, query=query), as_json, _render_late)
+    emit(ask("show late", project, center, query=query, sink=sink), as_json, _render_late)
 
 
 def _render_contracts(answer: Mapping[str, Any]) -> RenderableType:
