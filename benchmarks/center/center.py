@@ -215,7 +215,6 @@ def render(result: Mapping[str, Any]) -> RenderableType:
     if "open_keys" in result:
         table = Table(
             "open keys",
-            "MB",
             "mean ms per small entry",
             "longest ms",
             "status ms",
@@ -225,7 +224,6 @@ def render(result: Mapping[str, Any]) -> RenderableType:
         for cell in result["open_keys"]:
             table.add_row(
                 f"{cell['keys']:,}",
-                f"{cell['held_mb']:.0f}",
                 f"{cell['mean_ms_per_entry']:.1f}",
                 f"{cell['longest_ms']:.0f}",
                 f"{cell['status_ms']:.2f}",
