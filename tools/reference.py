@@ -214,6 +214,7 @@ MEASURED = {  # which page has the figures of a benchmark
     "feeds": "feeds",
     "footprint": "footprint",
     "join": "sharing",
+    "many_queries": "throughput",
     "order": "order",
     "order_traces": "order",
     "peers": "throughput",
