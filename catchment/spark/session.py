@@ -37,6 +37,14 @@ INSTALL_JAVA = (
 # expression that recurses six frames per character: with stacks of the usual size it dies of that, loudly.
 LARGE_STACKS = "-Xss16m"
 
+# When the JVM compiles a method again, with its slow and thorough compiler: after ten times as many calls and rounds
+# of loops as it would. A site that gets few records runs Spark's planning a few times per second for ever, and most of
+# its processor time in the first minutes went into compiling that. Loops over millions of records reach this at once.
+RARE_COMPILATION = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+
 # How long Spark waits for its own parts before it takes them for lost. On a machine with far more work than cores, slow
 # is common and lost is rare; and what is lost is found by its closed socket, not by a time-out.
 PATIENCE = {
@@ -119,7 +127,7 @@ def make_session(
         "spark.master": chosen,
         "spark.driver.memory": config.memory,
         "spark.ui.enabled": str(config.ui).lower(),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet} {LARGE_STACKS}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet} {LARGE_STACKS} {RARE_COMPILATION}",
         **({"spark.sql.warehouse.dir": str(warehouse)} if warehouse else {}),
         **dict(config.settings),
     }
