@@ -7,14 +7,13 @@ centers that deliver at once one is refused and tries again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.expressions import In
 from pyiceberg.table import Table
 
 from catchment.records.object_store import without_secrets
@@ -57,7 +56,7 @@ class IcebergTarget:
                     schema.union_by_name(rows.schema)
                 change.set_properties(reached)
                 if windows:
-                    change.overwrite(rows, In("window_start", windows), snapshot_properties=reached)
+                    change.overwrite(rows, _of_windows(windows), snapshot_properties=reached)
                 elif rows.num_rows:
                     change.append(rows, snapshot_properties=reached)
 
@@ -70,7 +69,7 @@ class IcebergTarget:
         if batch.is_changelog or not batch.rows.num_rows:
             return batch.rows, []
         windows = [(EPOCH + timedelta(microseconds=start)).isoformat() for start in touched_windows(batch)]
-        known = table.scan(row_filter=In("window_start", windows)).to_arrow()
+        known = table.scan(row_filter=_of_windows(windows)).to_arrow()
         return change_rows(known, batch), windows if known.num_rows else []
 
     def _load(self) -> Table | None:
@@ -104,3 +103,8 @@ class IcebergTarget:
                 hint="check the catalog, the store and their keys in catalog_config, and the columns of the table; it "
                 "is tried again",
             ) from failure
+
+
+def _of_windows(starts: Sequence[str]) -> str:
+    """Return the condition that a row is of one of the windows that start at these instants."""
+    return f"window_start IN ({', '.join(map(repr, starts))})"

@@ -98,6 +98,11 @@ def test_several_sites_read_topics_of_their_own_or_share_one(tmp_path: Path, top
             "a progress_header and no progress_column",
             "progress_column =",
         ),
+        (
+            "connector = 'files', path = 's3://lake/{site}/*.json'",
+            "an address, and files are read from disks",
+            "rclone",
+        ),
         ("connector = 'http', path = 'data'", "connector 'http', which has no option 'path'", "files"),
     ],
 )

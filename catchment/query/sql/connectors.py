@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from catchment.errors import QueryError
 from catchment.project import option_kinds as kinds
 from catchment.project.options import option, required, write_options
 from catchment.query.instant_type import TIMESTAMP
@@ -59,6 +60,14 @@ class FilesConnector:
     )  # for files that a site has received itself: names never come again
     filled_columns: tuple[str, ...] = field(default=(), kw_only=True)  # that whoever received the records has added
     kind: ClassVar[str] = "files"
+
+    def __post_init__(self) -> None:
+        if "://" in self.path:
+            raise QueryError(
+                f"the path {self.path!r} is an address, and files are read from disks",
+                hint="copy or mount the objects into a folder, such as with rclone, and name that; only answers are "
+                "written to object stores, by sinks",
+            )
 
     def to_options(self) -> dict[str, Any]:
         """Return the connector as it is written in WITH (...); `header` and `delimiter` are for CSV only."""
