@@ -92,6 +92,27 @@ def test_what_was_submitted_while_the_site_was_alone_reaches_it_afterwards(world
     check_same_work(home, world, "a")
 
 
+def test_a_site_learns_that_it_is_to_answer_a_view_itself(world: ControlWorld) -> None:
+    home = world.make_site("a")
+    follower = world.follower(home)
+    follower.step()
+    running = DeploymentWatcher(Deployment.load(home))
+    running.begin()
+    text = ANOTHER_VIEW.replace(" AS", " WITH (sites = 'a', sink = 'a') AS", 1)
+    world.as_person("alice").run("submit", {"text": text})
+    world.tick()
+    follower.step()
+    found = running.poll()
+    assert found is not None
+    assert [plan.name for plan in found.sinks["a"].plans] == ["users"]
+    mine = check_same_work(home, world, "a")
+    assert mine.sinks["a"].project.state_folder == home / "state" / "sinks" / "a"
+    assert [plan.sink for plan in mine.fragments_at("a")].count("a") == 1
+    again = DeploymentWatcher(mine)
+    again.begin()
+    assert again.poll() is None, "a site changes nothing of what it was told"
+
+
 def test_a_site_is_told_nothing_that_the_center_has_not_reached(world: ControlWorld) -> None:
     home = world.make_site("a")
     world.as_person("alice").run("submit", {"text": ANOTHER_VIEW})
