@@ -23,7 +23,7 @@ from catchment.aggregates import make_aggregate, partials
 from catchment.center.open_state import measure as measure_open_state
 from catchment.center.pipeline import CenterPipeline
 from catchment.center.query import CenterQuery
-from catchment.center.results.read import read_results
+from catchment.center.results.read import read_windows
 from catchment.center.results.write import ResultTables
 from catchment.center.shards.consumer import ShardedCenter
 from catchment.center.shards.folder import PartFolder
@@ -166,7 +166,8 @@ def _turn(folder: Path, landed: list[bytes], spark: SparkSession, shards: int) -
         pass
     seconds += time.perf_counter() - began_s
     center.stop()
-    groups = read_results(project.state_folder, "q").num_rows
+    (published,) = read_windows(project.state_folder, "q").to_pylist()
+    groups = published["rows_changed"]
     return {"seconds": seconds, "driver_bytes": driver_bytes, "groups": groups}
 
 
