@@ -32,11 +32,22 @@ class RoundNotes:
         }
         self.given_up: dict[str, int] = dict(record.get("given_up", {}))
         self.failure: str | None = record.get("failure")
+        self._followed: dict[tuple[str, int], bool] = {}  # windows published by this process: whether with estimates
 
     @property
     def is_busy(self) -> bool:
         """Whether a window awaits a second round, or a view computes one."""
         return bool(self.waiting or self.helpers)
+
+    def note_rows(self, query: str, start_us: int, revision: int, has_estimates: bool) -> None:
+        """Note whether rows of a window have estimates, if all its revisions were published by this process."""
+        if revision == 1 or (query, start_us) in self._followed:
+            before = self._followed.get((query, start_us), False)
+            self._followed[query, start_us] = before or has_estimates
+
+    def is_certainly_exact(self, query: str, start_us: int) -> bool:
+        """Return whether a window that is final never had estimates; False if its tables have to be asked."""
+        return self._followed.pop((query, start_us), True) is False
 
     def has_room(self, query: str, start_us: int) -> bool:
         """Return whether one more window of a query may wait."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from catchment.errors import StorageError
 from catchment.storage.compacted_batches import PREFIX, REMOVED_PREFIX, RUN_PREFIX, read_run
 from catchment.timeline import Clock
 from catchment.units import SECOND_US
@@ -127,14 +128,22 @@ def _is_batch(name: str) -> bool:
     return name.startswith(PREFIX) and name.removeprefix(PREFIX).isdigit()
 
 
+def _describe_run(path: Path) -> tuple[tuple[int, ...], int]:
+    """Return which batches a run holds, and when the newest was written; by its name, if its manifest is damaged."""
+    try:
+        run = read_run(path)
+    except StorageError:
+        first, _, end = path.name.removeprefix(RUN_PREFIX).partition("-")
+        return tuple(range(int(first), int(end))), path.stat().st_mtime_ns // 1_000
+    return ((), 0) if run is None else (tuple(sorted(run.batches)), run.written_us)
+
+
 def _measure(path: Path) -> _Batch | None:
     """Return what a batch or a run takes; None if it is not there, or nobody knows what it holds."""
     if path.name.startswith(RUN_PREFIX):
-        run = read_run(path)
-        if run is None or not run.batches:
-            return None
+        numbers, written_us = _describe_run(path)
         size_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        return _Batch(size_bytes, run.written_us, tuple(sorted(run.batches)), path.name)
+        return _Batch(size_bytes, written_us, numbers, path.name) if numbers else None
     try:
         with os.scandir(path) as entries:
             found = [entry.stat() for entry in entries]

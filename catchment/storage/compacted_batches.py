@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from catchment.errors import StorageError
 from catchment.storage.batch_times import FileTimes, TimeSpan
 from catchment.storage.files import (
     make_folder,
@@ -182,7 +183,11 @@ class BatchCompactor:
         plain = set(self._plain())
         for first, end, path in _run_paths(self.folder):
             there = [number for number in plain if first <= number < end]
-            run = read_run(path) if there else None
+            try:
+                run = read_run(path) if there else None
+            except StorageError as damage:
+                self.failure = str(damage)  # who reads its batches is told, and they are lost
+                continue
             for number in there:
                 batch = self.folder / f"{PREFIX}{number}"
                 if run is not None and number in run.sources and _describe(batch) == run.sources[number]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from catchment.center.results.second_round import DONE, STAYS
+from catchment.center.round_notes import RoundNotes
 from catchment.center.statuses import FINAL
 from catchment.deploy.deployment import Deployment
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
@@ -77,6 +78,7 @@ class World:
         history: str = "true",
         options: str = "",
         seed: int = 1,
+        too_late_s: int | None = None,
     ) -> None:
         (folder / "queries").mkdir(parents=True)
         (folder / "catchment.toml").write_text(TOML)
@@ -86,7 +88,7 @@ class World:
         self.records: list[Record] = []
         workload = {}
         for number, site in enumerate("abc"):
-            table, arrives_us = draw_records(10 * seed + number)
+            table, arrives_us = draw_records(10 * seed + number, too_late_s)
             self.records += [
                 ((row["ts"].timestamp() - BEGIN_US / 1e6), row["page"], row["ms"], row["client"])
                 for row in table.to_pylist()
@@ -101,12 +103,12 @@ class World:
     def rows(self, view: str = "sizes") -> list[dict[str, Any]]:
         found = self.simulation.world.store.results(view)
         assert found is not None
-        return found.to_pylist()
+        return list(found.to_pylist())
 
     def log(self, view: str = "sizes") -> list[dict[str, Any]]:
         found = self.simulation.world.store.windows(view)
         assert found is not None
-        return found.to_pylist()
+        return list(found.to_pylist())
 
     def of(self, row: dict[str, Any], size_s: int = 30) -> list[Record]:
         start_s = row["window_start"].timestamp() - BEGIN_US / 1e6
@@ -114,11 +116,13 @@ class World:
         return [r for r in mine if "page" not in row or r[1] == row["page"]]
 
 
-def draw_records(seed: int) -> tuple[pa.Table, Any]:
+def draw_records(seed: int, too_late_s: int | None) -> tuple[pa.Table, Any]:
     chance = np.random.default_rng(seed)
     times_us = np.sort(BEGIN_US + chance.integers(0, SPAN_S * SECOND_US, RECORDS))
     late_us = np.where(chance.random(RECORDS) < 0.1, chance.integers(5, 15, RECORDS), 1) * SECOND_US
     arrives_us = times_us + late_us
+    if too_late_s is not None:  # some of the first window come after the repair horizon
+        arrives_us[:30:3] = BEGIN_US + too_late_s * SECOND_US
     order = np.argsort(arrives_us, kind="stable")
     pages = [["p0", "p0", None, "it's \\ p1"][n] for n in chance.integers(0, 4, RECORDS)]
     values = np.where(
@@ -187,6 +191,24 @@ def test_a_second_round_counts_every_record_once_whatever_crashes_and_is_lost(tm
     check_exact(world)
 
 
+@pytest.mark.parametrize("too_late_s", [58, 62])
+def test_records_that_come_too_late_are_in_history_and_never_in_an_answer_that_says_it_is_exact(
+    tmp_path: Path, too_late_s: int
+) -> None:
+    world = World(tmp_path / "p", too_late_s=too_late_s)
+    world.run()
+    first = [row for row in world.rows() if row["window_start"].timestamp() == BEGIN_US / 1e6]
+    assert any(row["n"] < len(world.of(row)) for row in first), "they are not in the answers"
+    reasons = [row["reason"] for row in world.log() if row["window_start"].timestamp() == BEGIN_US / 1e6]
+    assert any("were merged" in reason or reason == DONE for reason in reasons)
+    for row in first:
+        mine = world.of(row)
+        if row["n"] < len(mine) and any("were merged" in reason for reason in reasons):
+            assert row["bound"]["middle"] or row["page"] == "p2", "its estimate stands"
+    for row in [row for row in world.rows() if row not in first]:
+        assert row["middle"] == pytest.approx(median([r[2] for r in world.of(row)]), abs=1e-12)
+
+
 def test_windows_that_overlap_are_made_exact_together(tmp_path: Path) -> None:
     world = World(tmp_path / "p", SLIDING)
     world.run()
@@ -217,3 +239,16 @@ def test_where_it_would_cost_too_much_or_cannot_be_the_window_says_that_it_stays
         assert STAYS in row["reason"]
         assert re.search(why, row["reason"])
     assert any(row["bound"]["clients"] for row in world.rows())
+
+
+def test_a_window_whose_rows_all_were_exact_is_not_read_again_when_it_is_final(tmp_path: Path) -> None:
+    notes = RoundNotes(tmp_path)
+    notes.note_rows("q", 0, 1, False)
+    notes.note_rows("q", 0, 2, False)
+    assert notes.is_certainly_exact("q", 0)
+    assert not notes.is_certainly_exact("q", 0), "only once: nothing is kept of it"
+    notes.note_rows("q", 10, 1, False)
+    notes.note_rows("q", 10, 2, True)
+    assert not notes.is_certainly_exact("q", 10)
+    notes.note_rows("q", 20, 2, False)
+    assert not notes.is_certainly_exact("q", 20), "its first revision was published by another process"

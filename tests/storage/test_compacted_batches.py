@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from catchment.errors import StorageError
 from catchment.storage import compacted_batches
 from catchment.storage.batch_retention import BatchRetention
 from catchment.storage.batch_times import RemovedBatches, note_removed, read_times
@@ -198,6 +199,28 @@ def test_a_batch_that_cannot_be_read_is_left_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "batch=2").is_dir()
     assert "batch 2 is left as it is" in str(compactor.failure)
     assert find_run(tmp_path, 4) is not None
+
+
+def test_a_run_whose_manifest_is_damaged_is_refused_and_goes_with_its_age(tmp_path: Path) -> None:
+    for number in range(20):
+        write_batch(tmp_path, number, [BEGIN_US + number])
+    compactor = BatchCompactor(tmp_path, "ts")
+    while compactor.compact_next():
+        pass
+    run = find_run(tmp_path, 0)
+    assert run is not None
+    (run.path / "_batches.json").write_bytes(b"00000000 1 {}")
+    compacted_batches._read_run.cache_clear()
+    with pytest.raises(StorageError, match="checksum"):
+        find_run(tmp_path, 0)
+    assert not compactor.compact_next()
+    clock = ManualClock(run.path.stat().st_mtime_ns // 1_000)
+    retention = BatchRetention(tmp_path, clock, keep_us=HOUR_US)
+    retention.tidy()
+    assert len(retention) == 20
+    clock.advance(2 * HOUR_US)
+    retention.tidy()
+    assert not run.path.exists()
 
 
 def test_retention_removes_whole_runs_and_notes_their_event_times(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from catchment.aggregates import partials
 from catchment.center.events import Action, Publish
 from catchment.center.late.registry import WINDOW_COLUMN
-from catchment.center.results.second_round import DONE, STAYS, RoundRule, assess_round, settle_window
+from catchment.center.results.second_round import DONE, STAYS, RoundRule, assess_round, has_estimates, settle_window
 from catchment.center.results.write import ResultTables
 from catchment.center.round_notes import RoundNotes
 from catchment.center.statuses import FINAL
@@ -60,7 +60,12 @@ def note_rounds(
     due: list[int] = []
     for number, revision in enumerate(published):
         start_us = revision.window.start_us
+        if revision.rows.num_rows:
+            notes.note_rows(tables.query, start_us, revision.revision, has_estimates(tables.fragment, revision.rows))
         if revision.status == FINAL and not revision.reason.startswith((DONE, STAYS)):
+            if notes.is_certainly_exact(tables.query, start_us):
+                told.append(revision)
+                continue
             found = assess_round(tables.fragment, rule, _rows_after(tables, start_us, published[: number + 1]))
             words = "" if found is None else found.words
             if found is not None and found.places and notes.has_room(tables.query, start_us):

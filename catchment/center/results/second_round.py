@@ -3,7 +3,8 @@
 When a window is final, every estimate in it is of certain records. A second round asks the sites for the few values
 that decide a percentile, and for all distinct hashes of a distinct count, as far as `repair_max_bytes` allows, by a
 view of its own (`catchment.query.narrowed_view`). Its rows are compared here with what was published: an exact answer
-takes the place of an estimate only if it is over equally many records, and no site is missing.
+takes the place of an estimate only if no site is missing and, of a percentile, if it is over equally many records; of a
+distinct count, if it has all values that are known to have been counted.
 """
 
 from __future__ import annotations
@@ -79,6 +80,11 @@ def assess_round(fragment: Fragment, rule: RoundRule, rows: pa.Table) -> WindowR
     stays = f"{STAYS}: {', '.join(refused)} of the {format_size(rule.max_bytes)} that repair_max_bytes allows"
     told = [*([DUE] if places else []), *([stays] if refused else [])]
     return WindowRound(tuple(places), "; ".join(told))
+
+
+def has_estimates(fragment: Fragment, rows: pa.Table) -> bool:
+    """Return whether anything in some rows is an estimate that a second round could make exact."""
+    return any(mask.any() for _, mask in _estimates(fragment, rows))
 
 
 def narrowed_rows(fragment: Fragment, places: Sequence[int], rows: pa.Table) -> Iterator[NarrowedRow]:
@@ -186,7 +192,12 @@ class _Settled:
         if narrowed.are_estimates(states)[0]:
             self.reasons["more values lie where its answer is than may travel"] += 1
         elif isinstance(aggregate, CountDistinct):
-            self._replace(aggregate, row, [aggregate.counted(len(states[0][0]))])
+            counted = set(self._rows[aggregate.states[0].name][row].as_py())
+            found = set(states[0][0].as_py() or ())
+            if counted <= found:
+                self._replace(aggregate, row, [aggregate.counted(len(found))])
+            else:
+                self.reasons["histories lack values that were counted"] += 1
         elif isinstance(aggregate, Percentile):
             sketch = self._rows[aggregate.states[1].name][row].as_py()
             items = states[0][0].as_py() or []

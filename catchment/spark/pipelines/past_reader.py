@@ -18,6 +18,7 @@ from functools import partial, reduce
 
 import pyarrow as pa
 
+from catchment.errors import StorageError
 from catchment.log_fields import about
 from catchment.project.sections import Link
 from catchment.query.fragment import Fragment
@@ -172,7 +173,7 @@ def _find_batch(history: BatchFolder, event_time: str, number: int) -> PastBatch
     """Return what is known of a batch; None if it is not in history, or its files are damaged."""
     try:
         times = history.times(number, event_time)
-    except (pa.ArrowInvalid, ValueError) as damage:
+    except (pa.ArrowInvalid, ValueError, StorageError) as damage:
         _log.warning("batch %d in %s cannot be read, and counts as lost: %s", number, history.folder, damage)
         return None
     return None if times is None else PastBatch(times.rows, times.span)
