@@ -78,7 +78,7 @@ class BatchRetention:
     def _find_beyond(self, now_us: int) -> Iterator[int]:
         """Yield the batches that are beyond the limits, oldest first."""
         excess_bytes = 0 if self.max_bytes is None else self._size_bytes - self.max_bytes
-        for number in sorted(self._batches)[:-KEEP_NEWEST]:
+        for number in self._settled():
             batch = self._batches[number]
             is_old = self.keep_us is not None and now_us - batch.written_us > self.keep_us
             if not is_old and excess_bytes <= 0:
@@ -86,13 +86,18 @@ class BatchRetention:
             yield number
             excess_bytes -= batch.size_bytes
 
+    def _settled(self) -> list[int]:
+        """Return the batches and runs that have none of the newest batches in them, oldest first."""
+        newest = set(sorted(n for batch in self._batches.values() for n in batch.numbers)[-KEEP_NEWEST:])
+        return [n for n in sorted(self._batches) if newest.isdisjoint(self._batches[n].numbers)]
+
     def _scan(self) -> None:
         """Find new batches; those that are known do not change, but for the newest ones."""
         names = os.listdir(self.folder) if self.folder.is_dir() else []
         for name in names:
             if name.startswith(REMOVED_PREFIX):
                 shutil.rmtree(self.folder / name, ignore_errors=True)
-        known = {self._batches[n].name: self._batches[n] for n in sorted(self._batches)[:-KEEP_NEWEST]}
+        known = {self._batches[n].name: self._batches[n] for n in self._settled()}
         found: dict[int, _Batch] = {}
         runs = [name for name in names if name.startswith(RUN_PREFIX)]
         for name in [*runs, *(name for name in names if _is_batch(name))]:  # a batch counts before a run that holds it
