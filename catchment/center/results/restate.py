@@ -19,7 +19,7 @@ from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results.second_round import DONE, STAYS, RoundRule, assess_round, has_estimates, settle_window
 from catchment.center.results.write import ResultTables
 from catchment.center.round_notes import RoundNotes
-from catchment.center.statuses import FINAL
+from catchment.center.statuses import FINAL, LATE_ARE_OUT
 from catchment.query.window_repair import WindowRepair
 
 
@@ -35,18 +35,24 @@ def restate_windows(
     What these actions publish of the windows themselves must be in their tables already.
     """
     for action in actions:
-        if isinstance(action, Publish) and action.query in repairs and action.status == FINAL:
+        if isinstance(action, Publish) and action.query in repairs and _is_over(action):
             repair = repairs[action.query]
             if repair.view != name or not repair.covers(action.window.start_us):
                 continue
             if not repair.is_second_round:
-                yield _restate(action, tables[name], tables[action.query])
+                if action.status == FINAL:
+                    yield _restate(action, tables[name], tables[action.query])
                 continue
             former = tables[name].newest_word(action.window.start_us)
             whole_windows = name in (rules or {}) and (rules or {})[name].whole_windows
             settled = settle_window(action, tables[name], tables[action.query], former, whole_windows)
             if settled is not None:
                 yield settled
+
+
+def _is_over(action: Publish) -> bool:
+    """Return whether a window changes no more: it is final, or lacks records that came too late for it."""
+    return action.status == FINAL or action.reason == LATE_ARE_OUT
 
 
 def note_rounds(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from catchment.center.events import Publish
 from catchment.center.query import CenterQuery
 from catchment.center.roster import lost_sites
-from catchment.center.statuses import FINAL
+from catchment.center.statuses import FINAL, LATE_ARE_OUT
 from catchment.center.windows.closed import ClosedWindow, SiteMarks
 from catchment.center.windows.early import EarlyAnswers
 from catchment.center.windows.instants import SortedInstants
@@ -242,7 +242,7 @@ class WindowCloser:
         if known.awaited:  # what the horizon has passed is not waited for any more
             known.stop_awaiting()
         if known.unmerged:
-            return self._publisher.publish_status(window, known, "the horizon has passed; late records are out", now_us)
+            return self._publisher.publish_status(window, known, LATE_ARE_OUT, now_us)
         without = f" without {', '.join(known.absent_sites)}" if known.absent_sites else ""
         return self._publisher.publish_status(window, known, f"the repair horizon has passed{without}", now_us, FINAL)
 
