@@ -36,9 +36,14 @@ FIRST_CHECK_US = 60 * SECOND_US  # rates measured while everything starts up are
 
 @dataclass
 class Rebalancer:
-    """Checks every `CHECK_EVERY_US`, from what the sites have measured, whether another sharing would send less."""
+    """Checks every `CHECK_EVERY_US`, from what the sites have measured, whether another sharing would send less.
+
+    It is about the queries that are answered at the center, or at another sink; a sink that has joined from a machine
+    of its own changes nothing.
+    """
 
     watcher: DeploymentWatcher
+    sink: str = ""
     reoptimizer: SharingReoptimizer = field(default_factory=SharingReoptimizer)
     next_us: int | None = None
     samples: Samples = field(default_factory=dict)
@@ -46,20 +51,22 @@ class Rebalancer:
 
     def step(self, core: CenterCore, now_us: int) -> None:
         """End the fragments that queries have left; move queries if that now pays."""
-        deployed = self.watcher.deployment.deployed
+        deployment = self._deployment
+        deployed = deployment.deployed
+        if deployment.project.joined is not None:
+            return
         if deployed.repairs:
             self._end_repairs(core)
         if deployed.leaving:
             self._end_left_fragments(core)
         if self.next_us is None:
             self.next_us = now_us + FIRST_CHECK_US
-        if now_us < self.next_us or not self.watcher.deployment.project.defaults.reoptimize or deployed.repairs:
+        if now_us < self.next_us or not deployment.project.defaults.reoptimize or deployed.repairs:
             return
         self.next_us = now_us + CHECK_EVERY_US
-        stream_us = newest_event_us(self.watcher.deployment)
+        stream_us = newest_event_us(deployment)
         if stream_us is None:
             return
-        deployment = self.watcher.deployment
         if now_us >= self.next_sample_us:
             self.next_sample_us = now_us + SAMPLE_EVERY_US
             self.samples = read_samples(deployment)
@@ -70,7 +77,7 @@ class Rebalancer:
 
     def _end_repairs(self, core: CenterCore) -> None:
         """Drop the views that have computed all the windows again that they were to."""
-        for name, repair in self.watcher.deployment.deployed.repairs.items():
+        for name, repair in self._deployment.deployed.repairs.items():
             running = core.queries.get(name)
             if repair.is_second_round:
                 continue  # `catchment.deploy.second_rounds` ends it
@@ -83,9 +90,24 @@ class Rebalancer:
         self._change(lambda now: now.with_ends(ends).retire(needed))
 
     def _change(self, make: Callable[[Deployed], Deployed]) -> None:
-        deployed = self.watcher.deployment.deployed
+        deployed = self._deployment.deployed
         if make(deployed) is not deployed:
-            self.watcher.store.change(lambda now: make(now or deployed))
+            whole = self.watcher.deployment.deployed
+            self.watcher.store.change(lambda now: change_at_sink(now or whole, self.sink, make))
+
+    @property
+    def _deployment(self) -> Deployment:
+        """What is answered at the sink that it is about."""
+        return self.watcher.deployment.part_at(self.sink)
+
+
+def change_at_sink(whole: Deployed, sink: str, make: Callable[[Deployed], Deployed]) -> Deployed:
+    """Return what is deployed with what is deployed at one sink changed; at the center, if none is named."""
+    if not sink:
+        return make(whole)
+    part = whole.at_sink(sink)
+    made = make(part)
+    return whole if made is part else whole.with_sinks({**whole.sinks, sink: made})
 
 
 def without_repair(name: str, deployed: Deployed) -> Deployed:

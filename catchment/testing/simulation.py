@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.rebalance import change_at_sink
 from catchment.deploy.store import DeploymentStore
 from catchment.deploy.submit import drop, submit
 from catchment.optimizer.choices import Strength
+from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.share import share
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.parse import parse_sql
@@ -216,8 +218,10 @@ class DeploymentSimulation:
         return {name for statement in statements if isinstance(statement, View) for name in statement.reads}
 
     def _move(self) -> None:
-        """Move queries, as the center does: from the deployment that it follows, or not at all."""
-        followed = self.world.followed_version()
+        """Move queries, as the center or another sink does: from the deployment that it follows, or not at all."""
+        sinks = list(self.world.stores)
+        sink = self._chance.choice(sinks) if len(sinks) > 1 else ""
+        followed = self.world.followed_version(sink)
         strength = self._chance.choice(list(Strength))
         weights = {a: self._chance.uniform(1, 20) for a in range(8)}
 
@@ -228,7 +232,11 @@ class DeploymentSimulation:
         before = store.version
         if followed != before:
             return
-        store.change(lambda now: now.move(share(now.sharing.queries.values(), strength, size)) if now else now)  # type: ignore[arg-type,return-value]
+
+        def move(now: Deployed) -> Deployed:
+            return now.move(share(now.sharing.queries.values(), strength, size))
+
+        store.change(lambda now: now if now is None else change_at_sink(now, sink, move))  # type: ignore[return-value]
         self.world.note(RareState.QUERY_MOVED, int(store.version != before))
         self.world.say("the sharing moves")
 

@@ -209,9 +209,9 @@ class World:
         running = self.roles[CENTER, sink or self.project.center].running
         return running if isinstance(running, SimulatedCenter) else None
 
-    def followed_version(self) -> int | None:
-        """Return the version of what is deployed that the center follows, while it runs."""
-        watcher = self.roles[CENTER, self.project.center].watcher
+    def followed_version(self, sink: str = "") -> int | None:
+        """Return the version of what is deployed that the center or another sink follows, while it runs."""
+        watcher = self.roles[CENTER, sink or self.project.center].watcher
         return None if watcher is None else watcher.version
 
     def sites(self) -> Sequence[Role]:
@@ -364,8 +364,8 @@ class World:
         if role.kind == CENTER:
             store = self.stores[role.sink]
             role.running = SimulatedCenter(part, role.clock, store, self._work(role), role.frame_versions)
+            role.rebalancer = Rebalancer(watcher, role.sink)
             if not role.sink:
-                role.rebalancer = Rebalancer(watcher)
                 watcher.acknowledge()
         elif role.kind == RELAY:
             make_sender = partial(self._make_sender, role, sink=role.sink)
@@ -420,11 +420,13 @@ class World:
         if found is not None and not isinstance(running, SimulatedSite):
             running.deploy(found.part_at(role.sink))
         if role.rebalancer is not None and isinstance(running, SimulatedCenter):
-            watcher.acknowledge()
-            before = watcher.deployment.deployed
+            if not role.sink:
+                watcher.acknowledge()
+            before = watcher.deployment.part_at(role.sink).deployed
             role.rebalancer.step(running.pipeline.core, role.clock.now_us())
-            SecondRounds(watcher).step(running.pipeline)
-            if before.leaving and not self.current().deployed.leaving:
+            if not role.sink:
+                SecondRounds(watcher).step(running.pipeline)
+            if before.leaving and not self.current().part_at(role.sink).deployed.leaving:
                 self.note(RareState.FRAGMENT_RETIRED)
         if isinstance(running, SimulatedSite) and watcher.sites_may_follow():
             running.deploy(watcher.deployment)

@@ -14,7 +14,12 @@ from pathlib import Path
 import pytest
 
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.rebalance import change_at_sink
+from catchment.deploy.store import DeploymentStore
 from catchment.deploy.submit import drop, submit_text
+from catchment.optimizer.choices import Strength
+from catchment.optimizer.sharing.deployed import Deployed
+from catchment.optimizer.sharing.share import share
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
 from catchment.testing.campaign import run_seed
 from catchment.testing.draw import Draw
@@ -123,6 +128,27 @@ def test_a_view_is_replaced_by_one_at_another_sink(tmp_path: Path) -> None:
     assert [plan.name for plan in current.plans] == ["both"]
     assert [plan.name for plan in current.sinks["tokyo"].plans] == ["both", "here"]
     assert rows_at(simulation, "tokyo", "here")
+
+
+def test_queries_move_at_a_sink_and_those_of_the_center_stay(tmp_path: Path) -> None:
+    simulation = make_simulation(tmp_path / "p", BOTH, THERE, HERE, sharing="none")
+    world = simulation.world
+
+    def move() -> None:
+        def share_all(now: Deployed) -> Deployed:
+            return now.move(share(now.sharing.queries.values(), Strength.FULL, lambda demand: 1.0))
+
+        DeploymentStore(world.project.state_folder).change(
+            lambda now: change_at_sink(now or world.current().deployed, "tokyo", share_all)
+        )
+
+    at(simulation, 15, move)
+    simulation.run().assert_right()
+    deployed = world.current().deployed
+    assert len(deployed.sharing.fragments) == 2, "one for each query of the center, as before"
+    assert len({d.fragment for d in deployed.sinks["tokyo"].sharing.derivations.values()}) == 1
+    assert None not in deployed.sinks["tokyo"].leaving.values(), "the sink has told until where the old ones are wanted"
+    assert rows_at(simulation, "tokyo", "there") == rows_at(simulation, "tokyo", "both")
 
 
 @pytest.mark.parametrize("seed", seeds(2))

@@ -112,7 +112,9 @@ class Runner:
             self._traces,
             self.forwarding.status,
         )
-        self.sinks = SinkRoles(self.connections, self.clock, self._every_site_here, self._address, spark=self.spark)
+        self.sinks = SinkRoles(
+            self.connections, self.clock, self._every_site_here, self._address, spark=self.spark, watcher=self.watcher
+        )
 
     def start(self) -> None:
         """Start the center first, so that sites find it listening; then the relays, then the sites."""

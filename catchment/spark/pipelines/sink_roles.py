@@ -13,9 +13,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.rebalance import Rebalancer
 from catchment.deploy.role_files import write_status
 from catchment.deploy.sink_relays import SinkRelays
 from catchment.deploy.store import write_all_names
+from catchment.deploy.watcher import DeploymentWatcher
 from catchment.spark.pipelines.center_role import CenterRole
 
 
@@ -24,7 +26,9 @@ class SinkRoles(SinkRelays):
     """Starts, follows and ends what runs in this process for other sinks than the center."""
 
     spark: SparkSession = field(kw_only=True)
+    watcher: DeploymentWatcher = field(kw_only=True)
     centers: dict[str, CenterRole] = field(default_factory=dict, init=False)
+    _rebalancers: dict[str, Rebalancer] = field(default_factory=dict, init=False)
 
     def _answer_at(self, sink: str, part: Deployment) -> None:
         write_all_names(part.project.state_folder, part.deployed)
@@ -35,11 +39,13 @@ class SinkRoles(SinkRelays):
         self.take(sink, sink, role.inbox)
         role.start(self._closing)
         self.centers[sink] = role
+        self._rebalancers[sink] = Rebalancer(self.watcher, sink)
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Let time pass; queries that are answered here may move."""
         super().tick()
-        for role in self.centers.values():
+        for sink, role in self.centers.items():
+            self._rebalancers[sink].step(role.pipeline.core, self.clock.now_us())
             role.tick()
 
     def is_finished(self, once: bool) -> bool:
