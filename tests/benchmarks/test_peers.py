@@ -14,9 +14,8 @@ from benchmarks.peers.peers import ENGINES, SCENARIOS, Engine, Scenario
 # Counts one record too many where it is told to; notes its turns in a file.
 _PROGRAM = '''
 import sys
-sys.path.insert(0, {programs!r})
 import duckdb, pyarrow.parquet as pq, pyarrow.compute as pc
-from turns import serve
+from benchmarks.peers.programs.turns import serve
 folder, format = sys.argv[2], sys.argv[3]
 sql = f"""SELECT epoch_us(ts) // 10000000 * 10000000 AS slice_us, key, count(*) + {{int(sys.argv[1] == "wrong")}} AS n,
 sum(value) AS total FROM '{{folder}}/*.parquet' GROUP BY ALL"""
@@ -36,7 +35,7 @@ serve("1.0", run, answers)
 def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     program = tmp_path / "program.py"
     log = tmp_path / "turns.log"
-    program.write_text(_PROGRAM.format(programs=str(peers.FOLDER / "programs"), log=str(log)))
+    program.write_text(_PROGRAM.format(log=str(log)))
     engines = {
         "duckdb": Engine("run_duckdb.py"),
         **{name: Engine(str(program), words=(name,)) for name in ("right", "wrong", "broken")},

@@ -157,7 +157,7 @@ def test_relays_of_a_process_listen_follow_and_end(deployment: Deployment) -> No
         assert set(running.core.origins) == set(fewer.sharing.fragments)
         assert not relays.is_finished(once=False)
         assert relays.is_finished(once=True)
-        relays.write_status()
+        relays.write_status(relays.status())
         assert relays.status()["far"]["to"] == "near"
     finally:
         relays.close()

@@ -6,7 +6,8 @@ import sys
 import time
 
 import duckdb
-from turns import serve
+
+from benchmarks.peers.programs.turns import serve
 
 folder, format, window_s, slide_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 COLUMNS = "columns={ts: 'TIMESTAMPTZ', key: 'BIGINT', value: 'DOUBLE'}"

@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyflink.table import EnvironmentSettings, TableEnvironment
-from turns import serve
+
+from benchmarks.peers.programs.turns import serve
 
 folder, format, window_s, slide_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 TIMES = "TIMESTAMP(6)" if format == "parquet" else "TIMESTAMP_LTZ(6)"

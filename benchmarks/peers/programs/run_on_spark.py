@@ -8,8 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from turns import serve
 
+from benchmarks.peers.programs.turns import serve
 from benchmarks.throughput.throughput import Bench
 from catchment.project.sections import SparkConfig
 from catchment.spark.session import make_session

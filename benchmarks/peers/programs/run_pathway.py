@@ -8,7 +8,8 @@ import time
 
 import pandas as pd
 import pathway as pw
-from turns import serve
+
+from benchmarks.peers.programs.turns import serve
 
 folder, format, window_s, slide_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 assert window_s == slide_s, "tumbling windows only"

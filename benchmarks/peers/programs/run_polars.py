@@ -6,7 +6,8 @@ import sys
 import time
 
 import polars as pl
-from turns import serve
+
+from benchmarks.peers.programs.turns import serve
 
 folder, format, window_s, slide_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 assert window_s == slide_s, "tumbling windows only"
@@ -17,8 +18,8 @@ def query() -> pl.LazyFrame:
     if format == "parquet":
         events = pl.scan_parquet(f"{folder}/*.parquet")
     else:
-        scan = {"json": pl.scan_ndjson, "csv": pl.scan_csv}[format]
-        events = scan(f"{folder}/*.{format}", schema=SCHEMA)
+        files = f"{folder}/*.{format}"
+        events = pl.scan_ndjson(files, schema=SCHEMA) if format == "json" else pl.scan_csv(files, schema=SCHEMA)
         events = events.with_columns(pl.col("ts").str.to_datetime("%Y-%m-%dT%H:%M:%S%.fZ", time_unit="us"))
     size_us = window_s * 1_000_000
     slices = (pl.col("ts").dt.epoch("us") // size_us * size_us).alias("slice_us")
