@@ -236,7 +236,11 @@ class DeploymentSimulation:
         def move(now: Deployed) -> Deployed:
             return now.move(share(now.sharing.queries.values(), strength, size))
 
-        store.change(lambda now: now if now is None else change_at_sink(now, sink, move))  # type: ignore[return-value]
+        def change(now: Deployed | None) -> Deployed:
+            assert now is not None, "every role writes down what is deployed when it starts"
+            return change_at_sink(now, sink, move)
+
+        store.change(change)
         self.world.note(RareState.QUERY_MOVED, int(store.version != before))
         self.world.say("the sharing moves")
 
