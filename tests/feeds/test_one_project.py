@@ -11,6 +11,7 @@ import json
 import random
 import shutil
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,9 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from catchment.cli.commands.check import _look, _questions
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.submit import submit_text
 from catchment.errors import CatchmentError, ConfigError
+from catchment.feeds.cloud.admission import AdmissionRule, DeviceGate
 from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.core import KeepNotice
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
@@ -36,6 +39,7 @@ from catchment.feeds.runs.cloud_role import RECORDING_BEGINS_US, FeedCloudRole
 from catchment.feeds.runs.durable_cloud import DurableCloud
 from catchment.feeds.runs.notice_tables import LandedNotices, notice_record
 from catchment.feeds.runs.oracle import naive_notices
+from catchment.feeds.runs.reference_tables import MadeReference
 from catchment.feeds.runs.registrar import Registrar
 from catchment.project.config import Project
 from catchment.query.catalog import load_catalog
@@ -46,7 +50,7 @@ from catchment.serve.feed_workload import load_workload
 from catchment.serve.open_feeds import explain_workload
 from catchment.storage.disk import use_disk
 from catchment.timeline import SystemClock
-from tests.feeds.test_durable_cloud import AdmissionRule, DeviceGate, KilledWorld, MadeReference, NoSync
+from tests.feeds.test_durable_cloud import KilledWorld, NoSync
 from tests.worlds.feeds_world import DECLARED, NEARBY, SECOND, Walkers, random_friends
 from tests.worlds.tiers import examples
 
@@ -150,6 +154,25 @@ def test_feed_views_without_a_table_stay_between_devices(tmp_path: Path) -> None
     assert list(open_project(folder).program.templates) == ["near"]
 
 
+def test_check_finds_mistakes_in_feed_views_and_in_their_tables(tmp_path: Path) -> None:
+    folder = make_project(tmp_path, FEEDS)
+    answers = dict(_checked(folder))
+    assert answers["feeds"] == "2 templates over 1 streams, 2 reference rows"
+    (folder / "friends.csv").write_text("user,friend\n1,two\n")
+    assert "expected BIGINT" in str(dict(_checked(folder))["feeds"])
+    (folder / "queries" / "all.sql").write_text(FEEDS.replace("abs(a.x - b.x) < 2", "near_enough(a.x, b.x)"))
+    assert "'near_enough'" in str(dict(_checked(folder))["feeds"])
+
+
+def _checked(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the answers of `catchment check` up to that about feeds; a mistake is its message."""
+    for name, ask in _questions(folder, None):
+        found = _look(name, ask)
+        yield name, found["found"] or found["error"]
+        if name == "feeds":
+            return
+
+
 def test_devices_of_a_project_need_a_broker_or_a_recording(tmp_path: Path) -> None:
     project = Project.load(make_project(tmp_path, FEEDS))
     with pytest.raises(ConfigError) as caught:
@@ -220,7 +243,7 @@ class _MortalTables(LandedNotices):
         self.world = world
         self.is_recovered = False
 
-    def keep(self, name: str, notices: list[KeepNotice]) -> None:  # type: ignore[override]
+    def keep(self, name: str, notices: Sequence[KeepNotice]) -> None:
         if self.is_recovered:
             self.world.may_end()
         super().keep(name, notices)

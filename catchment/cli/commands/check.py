@@ -71,8 +71,19 @@ def _questions(folder: Path, site: str | None) -> Iterator[tuple[str, Callable[[
         yield "statements", statements
     if "catalog" in found:
         yield "plans", plans
+    if "catalog" in found and found["catalog"].feed_views:
+        yield "feeds", lambda: _check_feeds(folder)
     if "deployment" in found:
         yield from _questions_of_sites(found["deployment"], site)
+
+
+def _check_feeds(folder: Path) -> str:
+    """Check the feed views of a project, and the reference tables that they read."""
+    from catchment.feeds.project import open_project
+
+    feeds = open_project(folder)
+    rows = sum(len(table) for table in feeds.read_reference().tables.values())
+    return f"{len(feeds.program.templates)} templates over {len(feeds.program.streams)} streams, {rows} reference rows"
 
 
 def _questions_of_sites(deployment: Deployment, site: str | None) -> Iterator[tuple[str, Callable[[], str]]]:

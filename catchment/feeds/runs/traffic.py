@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from catchment.feeds.cloud.routes import Hosts, all_routes
-from catchment.feeds.language.program_form import compile_program
+from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.channel import DATA, LinkTraffic
 from catchment.feeds.protocol.codec import encode
@@ -63,7 +63,7 @@ def predict_traffic(
 
 def message_sizes(graph: ViewGraph, workload: Workload, from_us: int, boot: int = 0) -> dict[str, float]:
     """Return the bytes per message of each feed, by an early event that is numbered as after a while of running."""
-    compiled = compile_program(graph.program.text, graph.program.functions)
+    compiled = compile_feeds(graph.program)
     number = boot + 100
     sizes: dict[str, float] = {}
     for record in islice(workload.records(from_us), MAX_SAMPLED):
