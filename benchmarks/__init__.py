@@ -14,7 +14,7 @@ BENCHMARKS = {
     "center": "benchmarks.center.center",
     "edge": "benchmarks.edge.live",
     "edge_policies": "benchmarks.edge.policies",
-    "feeds": "benchmarks.feeds.traffic",
+    "feeds": "benchmarks.feeds.feeds",
     "footprint": "benchmarks.footprint.footprint",
     "join": "benchmarks.sharing.join",
     "many_queries": "benchmarks.throughput.many_queries",

@@ -1,0 +1,35 @@
+"""Feeds: a live run over a broker, and fleets of several sizes in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from benchmarks.feeds import clients, growth, traffic
+
+DESCRIPTION = (
+    "Feeds: 500 devices over MQTT against a cloud on Spark; fleets of 100 to 500, one that grows, 5,000 devices."
+)
+PARTS: Mapping[str, Callable[[Callable[[str], None], bool], Any]] = {
+    "live": traffic.run,
+    "clients": clients.run,
+    "growth": growth.run,
+}
+TABLES: Mapping[str, Callable[[Any], RenderableType]] = {
+    "live": traffic.render,
+    "clients": clients.render,
+    "growth": growth.render,
+}
+
+
+def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = ()) -> dict[str, Any]:
+    """The chosen parts; a quick run shows that they work."""
+    chosen = parts or tuple(PARTS)
+    return {"parts": list(chosen), **{part: PARTS[part](report, quick) for part in chosen}}
+
+
+def render(result: Mapping[str, Any]) -> RenderableType:
+    """A table per part."""
+    return Group(*(TABLES[part](result[part]) for part in result["parts"]))
