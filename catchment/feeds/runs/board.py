@@ -19,6 +19,7 @@ from catchment.feeds.protocol.channel import CONTROL, NOTICE, LinkTraffic
 from catchment.feeds.runs.traffic import Totals, predict_traffic
 
 HISTORY = 600  # samples that are kept
+MOVES = 20  # moves of views that are shown, the newest ones
 TOP = 15  # devices that are shown, those with most views first
 SMOOTHED_S = 5  # measured rates are over this many samples
 PREDICT_EVERY = 5  # samples between two predictions: they cost more than a sample
@@ -45,11 +46,14 @@ class Board:
         self.predicted: dict[str, dict[str, float]] = {}
         self.samples = 0
         self.redeployed = 0
+        self.hosts: dict[str, str] | None = None  # at the last sample
+        self.moves: deque[dict[str, Any]] = deque(maxlen=MOVES)
 
     def sample(self, now_us: int, redeployed: int) -> None:
         """Record what has crossed the links so far; to be called once per second."""
         self.redeployed = redeployed
         self.totals.append(Totals.of(self.links().values(), now_us))
+        self._note_moves(now_us)
         if self.samples % PREDICT_EVERY == 0:
             self._predict()
         self.samples += 1
@@ -61,6 +65,7 @@ class Board:
                     "at_s": round(now_us / 1e6, 1),
                     **{way: round(rate, 2) for way, rate in measured.items()},
                     "all_at_cloud": round(cloud["messages_up"] + cloud["messages_down"], 2),
+                    "all_at_cloud_bytes": round(cloud["bytes_up"] + cloud["bytes_down"], 1),
                 }
             )
 
@@ -80,6 +85,15 @@ class Board:
         sent = self.totals[-1]
         mean = sent.bytes_up / sent.messages_up if sent.messages_up else 0.0
         return {feed: self.sizes.get(feed, mean) for feed in (*graph.feeds, *self.sizes)}
+
+    def _note_moves(self, now_us: int) -> None:
+        """Note which views have another host than at the last sample; those that came are not moves."""
+        hosts = self.controller.current_hosts()
+        before = self.hosts if self.hosts is not None else hosts
+        for view, host in hosts.items():
+            if before.get(view, host) != host:
+                self.moves.append({"at_s": now_us // 1_000_000, "view": view, "from": before[view], "to": host})
+        self.hosts = hosts
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as plain data."""
@@ -101,6 +115,7 @@ class Board:
             "control_messages": _count(links.values(), CONTROL),
             "predicted": self.predicted,
             "history": list(self.history),
+            "moves": list(self.moves)[::-1],
             "top": [self._device(name, count, links) for name, count in hosts.most_common(TOP)],
         }
 
