@@ -113,7 +113,7 @@ class Board:
             "instructions": controller.counters.instructions,
             "notices": _count(links.values(), NOTICE),
             "control_messages": _count(links.values(), CONTROL),
-            "predicted": self.predicted,
+            "predicted": dict(self.predicted),
             "history": list(self.history),
             "moves": list(self.moves)[::-1],
             "top": [self._device(name, count, links) for name, count in hosts.most_common(TOP)],
