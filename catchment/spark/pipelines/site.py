@@ -191,6 +191,7 @@ class SitePipeline:
         self._repair_thread.raise_failure()
         self._past_thread.raise_failure()
         self._resume_requested()
+        before = self.exits.appended
         for state in self.states:
             self._tick_stream(state)
         self.meter.note_link(self.sender.snapshot(), self.outbox.size_bytes, self.clock.now_us())
@@ -199,9 +200,11 @@ class SitePipeline:
         is_waiting = self.host.look(lambda: self.core.is_waiting(self.clock.now_us()))
         is_blocked = any(link.blocked for link in measured)
         if is_waiting or is_blocked or (self.core.pending_rows and self._idle_ticks.is_due()):
-            before = self.exits.appended
+            asked = self.exits.appended
             self.host.submit("tick", [*measured, Ticked()])
-            self._idle_ticks.note(self.exits.appended > before)
+            self._idle_ticks.note(self.exits.appended > asked)
+        if self.exits.appended > before:
+            self.exits.notify()  # or what a tick lets go would wait until the sender looks by itself
 
     @property
     def finished(self) -> bool:
