@@ -107,7 +107,7 @@ def group_coded(columns: Mapping[str, CodedColumn], rows: int) -> RowGroups | No
     codes, present = _renumber(packed, cardinality)
     keys: dict[str, pa.Array] = {}
     rest = present
-    for name, column in reversed(columns.items()):
+    for name, column in reversed(list(columns.items())):
         rest, own = np.divmod(rest, max(column.count, 1))
         keys[name] = column.decoder.decode(own)
     return RowGroups(codes, pa.table({name: keys[name] for name in columns}), len(present))

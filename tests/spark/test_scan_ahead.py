@@ -10,7 +10,8 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from catchment.files.watch import FilePiece, FileStat, FolderLook
+from catchment.files.watch import FilePiece, FolderLook
+from catchment.site.known_files import FileStat
 from catchment.spark.pipelines import reading
 from catchment.spark.pipelines.reading import FileReading
 from catchment.spark.pipelines.scan_ahead import ScanAhead
