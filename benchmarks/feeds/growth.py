@@ -44,7 +44,7 @@ REVIEW_EVERY_S = 5
 def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
     """Grow a fleet step by step."""
     sizes = (5, 20) if quick else SIZES
-    world = open_world(PROJECT, WorldChoice(users=sizes[-1], rate_unit=0.1))
+    world = open_world(PROJECT, WorldChoice(users=sizes[-1], rate_unit=1.0))
     with tempfile.TemporaryDirectory(prefix="feeds-growth-") as folder:
         growth = _Growth(world, Path(folder))
         phases = []
