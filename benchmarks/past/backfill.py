@@ -263,7 +263,7 @@ def _read_records(pipelines: Any) -> int:
 
 
 def _sent_bytes(pipelines: Any) -> int:
-    return sum(pipeline._writer.appended_bytes for pipeline in pipelines)
+    return sum(pipeline.exits.appended_bytes for pipeline in pipelines)
 
 
 def _lags(opened: Any) -> list[tuple[float, float]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,6 +21,7 @@ from catchment.center.results.second_round import DONE, STAYS
 from catchment.center.round_notes import RoundNotes
 from catchment.center.statuses import FINAL
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.second_rounds import round_rules
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
 from catchment.testing.generate import BEGIN_US
 from catchment.timeline import SECOND_US
@@ -258,3 +260,10 @@ def test_a_window_whose_rows_all_were_exact_is_not_read_again_when_it_is_final(t
     assert not notes.is_certainly_exact("q", 10)
     notes.note_rows("q", 20, 2, False)
     assert not notes.is_certainly_exact("q", 20), "its first revision was published by another process"
+
+
+def test_a_view_that_is_answered_at_another_site_says_that_its_estimates_stay(tmp_path: Path) -> None:
+    deployment = World(tmp_path / "p", MEDIANS).simulation.world.current()
+    assert round_rules(deployment)["sizes"].refusal is None
+    elsewhere = replace(deployment, project=replace(deployment.project, sink="a"))
+    assert "another site than the center" in str(round_rules(elsewhere)["sizes"].refusal)
