@@ -60,8 +60,6 @@ def _why_refused(plan: QueryPlan, deployment: Deployment) -> str | None:
     reason = why_not_narrowed(plan)
     if reason is not None:
         return reason
-    if deployment.project.sink:
-        return "it is answered at another site than the center"
     if plan.options.repair != ALWAYS:
         return f"repair is '{plan.options.repair}'"
     stream = deployment.catalog.streams[plan.fragment.stream]

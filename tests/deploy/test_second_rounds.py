@@ -266,4 +266,4 @@ def test_a_view_that_is_answered_at_another_site_says_that_its_estimates_stay(tm
     deployment = World(tmp_path / "p", MEDIANS).simulation.world.current()
     assert round_rules(deployment)["sizes"].refusal is None
     elsewhere = replace(deployment, project=replace(deployment.project, sink="a"))
-    assert "another site than the center" in str(round_rules(elsewhere)["sizes"].refusal)
+    assert "at the center only" in str(round_rules(elsewhere)["sizes"].refusal)
