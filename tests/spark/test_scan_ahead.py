@@ -14,9 +14,9 @@ from catchment.files.watch import FilePiece, FolderLook
 from catchment.site.known_files import FileStat
 from catchment.spark.pipelines import reading
 from catchment.spark.pipelines.reading import FileReading
-from catchment.spark.pipelines.scan_ahead import ScanAhead
 from catchment.vectorised.coercion import NotVectorisedError
 from catchment.vectorised.scan import ScanFindings, ScanPlan
+from catchment.vectorised.scan_ahead import ScanAhead
 
 
 def plan() -> ScanPlan:

@@ -25,12 +25,12 @@ from catchment.aggregates import partials
 from catchment.errors import CatchmentError
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.site.events import Absorbed, Observed
-from catchment.spark.pipelines.scan_ahead import ScanAhead
 from catchment.timeline import ManualClock
 from catchment.vectorised.coercion import NotVectorisedError
 from catchment.vectorised.expressions import VectorExpression
 from catchment.vectorised.records import RecordColumns
 from catchment.vectorised.scan import ScanFindings
+from catchment.vectorised.scan_ahead import ScanAhead
 from catchment.vectorised.translate import translate
 from tests.worlds.one_site import open_site, read_once
 from tests.worlds.tiers import examples

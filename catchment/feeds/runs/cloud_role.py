@@ -18,7 +18,7 @@ from catchment.feeds.runs.durable_cloud import DurableCloud
 from catchment.feeds.runs.durable_links import DurableLinks
 from catchment.feeds.runs.notice_tables import LandedNotices
 from catchment.feeds.runs.open_cloud import open_durable_cloud, open_registrar
-from catchment.feeds.runs.processes import DeviceLinks, exchange, serve_durable_cloud
+from catchment.feeds.runs.processes import CloudLinks, exchange, serve_durable_cloud
 from catchment.feeds.runs.recorded_devices import RecordedDevices, recorded_instants
 from catchment.feeds.runs.registrar import Registrar
 from catchment.feeds.runs.workload import Recording, Workload, open_workload
@@ -86,8 +86,8 @@ class FeedCloudRole:
         self._thread = threading.Thread(target=self._serve, args=(links,), name="feeds", daemon=True)
         self._thread.start()
 
-    def _open_links(self, cloud: DurableCloud) -> DeviceLinks:
-        links: DeviceLinks
+    def _open_links(self, cloud: DurableCloud) -> CloudLinks:
+        links: CloudLinks
         if self.broker is not None:
             links = DurableLinks(self.broker, cloud.core)
         else:
@@ -97,7 +97,7 @@ class FeedCloudRole:
         self._closing.callback(links.close)
         return links
 
-    def _serve(self, links: DeviceLinks) -> None:
+    def _serve(self, links: CloudLinks) -> None:
         assert self.cloud is not None
         assert self.registrar is not None
         try:

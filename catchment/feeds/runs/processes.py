@@ -77,7 +77,7 @@ def serve_cloud(
     let_go(links)
 
 
-class DeviceLinks(Protocol):
+class CloudLinks(Protocol):
     """The links of a durable cloud to its devices: over a broker, or in this process."""
 
     @property
@@ -102,7 +102,7 @@ class DeviceLinks(Protocol):
 
 def serve_durable_cloud(
     cloud: DurableCloud,
-    links: DeviceLinks,
+    links: CloudLinks,
     registrar: Registrar,
     first: Iterable[Deliver],
     goes_on: Callable[[], bool],
@@ -133,7 +133,7 @@ def serve_durable_cloud(
     exchange(cloud, links, registrar)
 
 
-def exchange(cloud: DurableCloud, links: DeviceLinks, registrar: Registrar) -> None:
+def exchange(cloud: DurableCloud, links: CloudLinks, registrar: Registrar) -> None:
     """Make what has arrived durable, hand over what follows, and only then acknowledge it.
 
     While the tables of notices have no room, messages wait at the broker.

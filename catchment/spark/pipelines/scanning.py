@@ -24,12 +24,12 @@ from catchment.site.plausible import PlausibleTimes
 from catchment.spark.evaluation.evaluator import Evaluator
 from catchment.spark.evaluation.file_scan import FileScanner, add_judged, events_of_scan, is_small, stats_of_scan
 from catchment.spark.pipelines.micro_batch import BatchReducer, Records, ReducedBatch, StreamState, times_of
-from catchment.spark.pipelines.scan_ahead import ScanAhead
 from catchment.spark.sources.files import FileSource
 from catchment.spark.sources.records import good_records, mark_implausible
 from catchment.vectorised.choose import ScanChoice, StreamScans
 from catchment.vectorised.coercion import NotVectorisedError
 from catchment.vectorised.scan import ScanFindings
+from catchment.vectorised.scan_ahead import ScanAhead
 
 _log = logging.getLogger(__name__)
 
