@@ -45,6 +45,7 @@ LIMITS = WireLimits(raw_bytes=2**26, rows=100_000)
 SQL_WORDS = ("SELECT", "FROM", "(", ")", "'", '"', "--", "/*", ";", "window(ts, '1 minute')", "NULL", "JOIN", "é", "\0")
 TOML_WORDS = ("[", "]", "=", '"', "'''", "\n", "sites", "1e999", "{", "}", "#", "\\u0000", "0000-00-00")
 GOLDEN = Path(__file__).parents[1] / "golden"
+FILE_NAME = "file"  # the name of a record is under its checksum
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,8 @@ def _read_resealed_snapshot(data: bytes) -> object:
 
 def _records() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
-        write_record(Path(folder) / "r", {"discarded": 3, "origins": {"eu": {"epoch": "e", "seen": [0, []]}}})
-        return [(Path(folder) / "r").read_bytes()]
+        write_record(Path(folder) / FILE_NAME, {"discarded": 3, "origins": {"eu": {"epoch": "e", "seen": [0, []]}}})
+        return [(Path(folder) / FILE_NAME).read_bytes()]
 
 
 def _read_record(data: bytes) -> object:
@@ -222,7 +223,7 @@ def _read_cells(data: bytes) -> object:
 
 def _read_file(data: bytes, read: Callable[[Path], object]) -> object:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "file"
+        path = Path(folder) / FILE_NAME
         path.write_bytes(data)
         path.chmod(0o600)
         return read(path)

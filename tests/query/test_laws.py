@@ -120,7 +120,7 @@ view_options = st.builds(
     ViewOptions,
     st.floats(0.001, 0.999),
     st.floats(0.001, 0.999),
-    st.one_of(st.none(), names),
+    st.one_of(st.none(), st.lists(names, min_size=1, max_size=3, unique=True).map(tuple)),
     durations,
     st.sampled_from([None, "batching", "hybrid:0.25+lfu"]),
     durations,

@@ -123,7 +123,8 @@ def test_the_state_of_a_newer_version_is_refused_by_name(tmp_path: Path, monkeyp
     with monkeypatch.context() as newer:
         newer.setitem(codec._REGISTRY, "SlackController", replace(this_version, version=this_version.version + 1))
         site.host.checkpoint()
-    with pytest.raises(StorageError, match="a SlackController of version 2 was written by a newer catchment"):
+    refused = f"a SlackController of version {this_version.version + 1} was written by a newer catchment"
+    with pytest.raises(StorageError, match=refused):
         site.crash()
 
 
