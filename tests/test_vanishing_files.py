@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from catchment.deploy.role_files import STATUS_FILE, read_status
+from catchment.deploy.reports.role_files import STATUS_FILE, read_status
 from catchment.deploy.store import FILE, DeploymentStore
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.project import table_files
 from catchment.replay.spool import read_beginning, write_beginning
 from catchment.storage.files import read_record, remove_file, sync_files, write_record
-from catchment.wire.set_aside import FOLDER, SetAside
+from catchment.wire.receiving.set_aside import FOLDER, SetAside
 
 READINGS = 5_000  # enough that a reader which looks first is caught nearly every time
 FRIENDS = read_program("CREATE TABLE friends (user BIGINT, friend BIGINT);")

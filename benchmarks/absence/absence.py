@@ -27,7 +27,7 @@ from benchmarks.absence.sites_away import (
     let_sites_die,
     make_absence,
 )
-from catchment.testing.generate import BEGIN_US
+from catchment.testing.campaigns.generate import BEGIN_US
 from catchment.timeline import SECOND_US
 
 DESCRIPTION = "sites that are dead or cut off for an hour and return: delays, memory, backlogs (simulated time)"

@@ -16,9 +16,9 @@ import pyarrow as pa
 from catchment.deploy.deployment import Deployment
 from catchment.storage.codec import encode
 from catchment.testing import ArrivingRecords, DeploymentSimulation
-from catchment.testing.generate import BEGIN_US
-from catchment.testing.site import SimulatedSite
-from catchment.testing.world import SITE, Role, World, WorldOptions
+from catchment.testing.campaigns.generate import BEGIN_US
+from catchment.testing.simulated.site import SimulatedSite
+from catchment.testing.simulated.world import SITE, Role, World, WorldOptions
 from catchment.timeline import SECOND_US
 
 WINDOW_S = 10

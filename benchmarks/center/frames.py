@@ -18,11 +18,11 @@ from catchment.deploy.deployment import Deployment
 from catchment.progress.admission import Admission
 from catchment.query.fragment import Fragment
 from catchment.query.plan import QueryPlan
-from catchment.testing.evaluate import finish
+from catchment.testing.simulated.evaluate import finish
 from catchment.timeline import SystemClock
-from catchment.wire.codec import encode_segment
-from catchment.wire.inbox import Inbox
+from catchment.wire.frames.codec import encode_segment
 from catchment.wire.messages import Progress, Segment, Updates
+from catchment.wire.receiving.inbox import Inbox
 
 WINDOW_US = 10_000_000
 KEYS = 100_000

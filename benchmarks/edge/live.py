@@ -215,7 +215,7 @@ class Watch:
 
     def cut(self, outbox: Any) -> None:
         """What still waits counts as if it landed now."""
-        from catchment.wire.codec import decode_segment
+        from catchment.wire.frames.codec import decode_segment
 
         for pending in outbox.pending():
             data = outbox.read(pending.sequence)

@@ -21,7 +21,7 @@ from catchment.aggregates.percentiles import Percentile
 from catchment.aggregates.second_round import RankIntervals, find_intervals, settle
 from catchment.arrays import Floats
 from catchment.errors import EngineError
-from catchment.wire.codec import pack_table
+from catchment.wire.frames.codec import pack_table
 
 DESCRIPTION = "bytes of a second round, which makes medians and distinct counts exact, against sending all values"
 SITES = 3

@@ -32,10 +32,10 @@ from catchment.project.config import Project
 from catchment.project.sections import Site
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key
 from catchment.timeline import SECOND_US, ManualClock, WindowSpec
-from catchment.wire.codec import encode_segment
-from catchment.wire.inbox import Inbox
-from catchment.wire.limits import WireLimits
+from catchment.wire.frames.codec import encode_segment
+from catchment.wire.frames.limits import WireLimits
 from catchment.wire.messages import Message, Progress, Segment, Updates
+from catchment.wire.receiving.inbox import Inbox
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

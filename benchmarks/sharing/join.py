@@ -48,7 +48,7 @@ from catchment.site.core import SiteCore
 from catchment.site.events import Absorbed, Event, FragmentAdded, LowMarkRaised
 from catchment.site.policies.registry import policy_by_name
 from catchment.timeline import END_OF_TIME_US, SECOND_US
-from catchment.wire.codec import decode_segment, encode_segment
+from catchment.wire.frames.codec import decode_segment, encode_segment
 from catchment.wire.messages import Progress, Segment
 
 DESCRIPTION = "bytes over the WAN of joins of two streams at different sites, against shipping the records"

@@ -43,10 +43,10 @@ from catchment.optimizer.sharing.share import BytesOf, share
 from catchment.optimizer.sharing.statistics import Statistics, fill_with_guesses, load_statistics
 from catchment.query.sql.statements import Stream
 from catchment.sim.wan_worlds import table_views
-from catchment.testing.evaluate import PureEvaluator
-from catchment.testing.records import ArrivingRecords
+from catchment.testing.simulated.evaluate import PureEvaluator
+from catchment.testing.simulated.records import ArrivingRecords
 from catchment.timeline import SECOND_US
-from catchment.wire.codec import pack_table
+from catchment.wire.frames.codec import pack_table
 
 BATCH_S = 150  # of the stream's time: 3.75 s of the clock, as micro-batches were in the run on two busy cores
 CHECK_EVERY = 3  # micro-batches between two looks at the sharing that runs, about ten seconds of the clock

@@ -53,8 +53,8 @@ def run_site(spark: Any, folder: Path, data: Path, sql: str, evaluator: str, fil
     from catchment.spark.pipelines import reading
     from catchment.spark.pipelines.site import SitePipeline
     from catchment.timeline import SystemClock
-    from catchment.wire.inbox import Inbox, LocalUplink
-    from catchment.wire.sender import Sender
+    from catchment.wire.receiving.inbox import Inbox, LocalUplink
+    from catchment.wire.sending.sender import Sender
 
     (folder / "queries").mkdir(parents=True)
     (folder / "catchment.toml").write_text(PROJECT.format(evaluator=evaluator))

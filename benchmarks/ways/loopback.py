@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from catchment.deploy.connections import Connections, reached_at
-from catchment.deploy.forwarding import ForwardServers
+from catchment.deploy.processes.connections import Connections, reached_at
+from catchment.deploy.processes.forwarding import ForwardServers
 from catchment.project.config import Project
 from catchment.project.sections import Link, Site
-from catchment.testing.throttled_link import ThrottledLink
+from catchment.testing.simulated.throttled_link import ThrottledLink
 from catchment.timeline import SystemClock
-from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Progress, Updates
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
 
 LINK_BYTES_PER_S = 250_000.0  # 2 Mbit/s
 BYTES_PER_S = 60_000.0  # what the site sends

@@ -29,7 +29,7 @@ from benchmarks.edge.live import HOUR_US, QUERIES, read_log, records_of
 from catchment.aggregates import partials
 from catchment.deploy.deployment import Deployment
 from catchment.query.fragment import SLICE_COLUMN, Fragment
-from catchment.wire.codec import encode_segment
+from catchment.wire.frames.codec import encode_segment
 from catchment.wire.messages import Progress, Segment, Updates
 
 DESCRIPTION = "bytes per update against Avro and zstd, and against shipping records, on a real log (no Spark)"

@@ -75,7 +75,7 @@ from catchment.storage.disk import current_disk
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import SECOND_US, START_OF_TIME_US, Clock
-from catchment.wire.inbox import Inbox
+from catchment.wire.receiving.inbox import Inbox
 
 REPAIR_ALONE_AFTER_US = 2 * SECOND_US  # how long a repair that is due waits for landed segments to go with
 RECALLED_WINDOWS = 64  # windows of a resumed view that are published again in one entry

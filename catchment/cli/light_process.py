@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from catchment.cli.run_log import LogChoice, LogFormat, LogLevel, write_log
-from catchment.deploy.connections import Connections, inbox_address
-from catchment.deploy.role_files import write_status
+from catchment.deploy.processes.connections import Connections, inbox_address
+from catchment.deploy.reports.role_files import write_status
 from catchment.errors import CatchmentError
 from catchment.light.source import LightSource
 from catchment.light.streams import light_streams, read_streams, write_streams
@@ -28,8 +28,8 @@ from catchment.project.joined_site import DEPLOYMENT_FILE
 from catchment.project.routes import outgoing_link
 from catchment.timeline import SystemClock
 from catchment.version import VERSION
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
 
 if TYPE_CHECKING:
     from catchment.deploy.deployment import Deployment

@@ -290,7 +290,7 @@ def _low_disks(status: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 def _ending_certificates(sites: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Name the sites whose certificate ends soon."""
-    from catchment.deploy.expiry import WARN_BEFORE_US, days_left
+    from catchment.deploy.processes.expiry import WARN_BEFORE_US, days_left
 
     now_us = time.time_ns() // 1_000
     for name, site in sites.items():

@@ -20,11 +20,11 @@ from catchment.version import VERSION
 
 if TYPE_CHECKING:
     from catchment.deploy.deployment import Deployment
-    from catchment.deploy.relay_runner import RelayRunner
+    from catchment.deploy.processes.relay_runner import RelayRunner
     from catchment.project.config import Project
     from catchment.spark.pipelines.runner import Runner
-    from catchment.wire.grpc_server import CallService
-    from catchment.wire.uplink import Uplink
+    from catchment.wire.receiving.grpc_server import CallService
+    from catchment.wire.sending.uplink import Uplink
 
 Report = Callable[[Mapping[str, Any]], None]  # is given the status of a run, several times per second
 Watch = Callable[[Callable[[], None]], AbstractContextManager[Report]]  # is given what stops the run
@@ -164,7 +164,7 @@ def _check(roles: Roles) -> None:
     for site in roles.light_sites:
         light_streams(site, roles.deployment.declared_at(site))  # what it cannot read is refused
     if roles.deployment.project.traces.endpoint is not None:
-        importlib.import_module("catchment.deploy.window_traces")  # a package that is missing is found here
+        importlib.import_module("catchment.deploy.reports.window_traces")  # a package that is missing is found here
     if roles.needs_spark:
         from catchment.spark.session import find_java
 
@@ -201,7 +201,7 @@ def _make_runner(
     """Return what runs the roles, on a Spark session that `closing` ends; relays alone have none."""
     project = roles.deployment.project
     if not roles.needs_spark:
-        from catchment.deploy.relay_runner import RelayRunner
+        from catchment.deploy.processes.relay_runner import RelayRunner
 
         return RelayRunner(roles.deployment, roles.sites, wrap_uplink=wrap_uplink)
     from catchment.spark.pipelines.runner import Runner

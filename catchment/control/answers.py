@@ -23,7 +23,7 @@ Answer = Mapping[str, Any]
 
 def show_status(folder: Path) -> Answer:
     """Return the last reported status of each site, relay and the center, and how old it is."""
-    from catchment.deploy.role_status import read_project_status
+    from catchment.deploy.reports.role_status import read_project_status
     from catchment.timeline import SystemClock
 
     project = Project.load(folder)
@@ -117,7 +117,7 @@ def show_quarantine(folder: Path, limit: int = 20) -> Answer:
 
 def show_contracts(folder: Path) -> Answer:
     """Return, per site and view with a contract, how long it waits, whether it is kept and who holds it up."""
-    from catchment.deploy.role_status import read_project_status
+    from catchment.deploy.reports.role_status import read_project_status
 
     project = Project.load(folder)
     found = [
@@ -138,7 +138,7 @@ def show_late(folder: Path, query: str, sink: str | None = None) -> Answer:
     """Return the late records of a view: merged, waiting for repair, or registered because they came too late."""
     from catchment.center.results.names import newest_name
     from catchment.center.results.newest_rows import open_table
-    from catchment.deploy.role_status import read_project_status
+    from catchment.deploy.reports.role_status import read_project_status
 
     project = _project_answering(folder, query, sink)
     state = project.state_folder
@@ -161,7 +161,7 @@ def show_late(folder: Path, query: str, sink: str | None = None) -> Answer:
 def show_quality(folder: Path, query: str, limit: int = 1000) -> Answer:
     """Return how soon windows were answered and exact, what bounds promised against what came true, and bytes sent."""
     from catchment.center.results.quality import view_quality
-    from catchment.deploy.view_traffic import view_traffic
+    from catchment.deploy.reports.view_traffic import view_traffic
     from catchment.query.catalog import load_catalog
     from catchment.query.sql.view_options import ViewOptions
 
@@ -175,14 +175,14 @@ def show_quality(folder: Path, query: str, limit: int = 1000) -> Answer:
 
 def show_queries(folder: Path) -> Answer:
     """Return every view: whether it runs, reads its past or is suspended, and the views that share its fragments."""
-    from catchment.deploy.suspended import describe_queries
+    from catchment.deploy.repairing.suspended import describe_queries
 
     return {"queries": describe_queries(Project.load(folder))}
 
 
 def show_sinks(folder: Path) -> Answer:
     """Return every sink: what it delivers where, since when it is up to date or failing, and why."""
-    from catchment.deploy.role_status import read_project_status
+    from catchment.deploy.reports.role_status import read_project_status
     from catchment.query.catalog import load_catalog
 
     project = Project.load(folder)

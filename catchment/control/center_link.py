@@ -13,7 +13,7 @@ from catchment.errors import CatchmentError, ConfigError, WireError
 from catchment.keys.tls import Tls, TlsFiles
 from catchment.keys.tokens import read_token
 from catchment.project.sections import SecurityFiles
-from catchment.wire.grpc_server import BEARER, TOKEN_HEADER, is_loopback
+from catchment.wire.receiving.grpc_server import BEARER, TOKEN_HEADER, is_loopback
 
 COMMAND_TIMEOUT_S = 120.0  # planning many views, or a statement over large results, takes its time
 FOLLOW_TIMEOUT_S = 20.0

@@ -29,21 +29,21 @@ def drop(folder: Path, query: str) -> Answer:
 
 def repair(folder: Path, query: str) -> Answer:
     """Ask the sites to repair what was shed of a view."""
-    from catchment.deploy.repairs import ask_for_repair
+    from catchment.deploy.repairing.repairs import ask_for_repair
 
     return ask_for_repair(folder, query)
 
 
 def repair_windows(folder: Path, query: str, start_us: int, before_us: int | None = None) -> Answer:
     """Compute final windows of a view again, from the histories of the sites."""
-    from catchment.deploy import repair_windows as windows
+    from catchment.deploy.repairing import repair_windows as windows
 
     return windows.repair_windows(folder, query, start_us, before_us)
 
 
 def resume(folder: Path, query: str) -> Answer:
     """Let a suspended view go on."""
-    from catchment.deploy.suspended import resume as resume_view
+    from catchment.deploy.repairing.suspended import resume as resume_view
 
     return resume_view(Project.load(folder), query)
 
@@ -73,6 +73,6 @@ def replace_site(folder: Path, name: str, from_us: int | None = None) -> Answer:
 
 def heal_site(folder: Path, name: str) -> Answer:
     """Let a site, relay or center with older or lost state come back."""
-    from catchment.deploy import heal
+    from catchment.deploy.repairing import heal
 
     return heal.heal(folder, name)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from catchment.deploy.role_files import (
+from catchment.deploy.reports.role_files import (
     STOPPED,
     forget_repair_requests,
     forget_resumptions,

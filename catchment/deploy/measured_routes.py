@@ -2,7 +2,7 @@
 
 Routes follow from what links declare, so that all processes agree on them without a word, and the ends of a route do
 not change while it runs. If a link carries much less than it declares, segments go around it where they can
-(`catchment.wire.way_chooser`); where another end would be reached much sooner, `explain` says so, and a person declares
+(`catchment.wire.ways.way_chooser`); where another end would be reached much sooner, `explain` says so, and a person declares
 what the link carries. A route counts as better only if it carries a segment in half the time, so that what is said does
 not change with every measurement.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.role_files import read_status
+from catchment.deploy.reports.role_files import read_status
 from catchment.project.config import Project
 from catchment.project.routes import SEGMENT_BYTES, LinkName, Routes, carry_us
 from catchment.timeline import SECOND_US

@@ -15,8 +15,8 @@ from typing import Any
 
 from catchment.center.core import CenterCore
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.recent_records import Samples, read_samples
-from catchment.deploy.role_files import read_status
+from catchment.deploy.reports.recent_records import Samples, read_samples
+from catchment.deploy.reports.role_files import read_status
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import PlanError
 from catchment.optimizer.sharing.deployed import Deployed
@@ -80,7 +80,7 @@ class Rebalancer:
         for name, repair in self._deployment.deployed.repairs.items():
             running = core.queries.get(name)
             if repair.is_second_round:
-                continue  # `catchment.deploy.second_rounds` ends it
+                continue  # `catchment.deploy.repairing.second_rounds` ends it
             if running is not None and running.windows.is_final_until(repair.until_us):
                 self._change(partial(without_repair, name))
 

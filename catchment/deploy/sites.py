@@ -20,9 +20,9 @@ from typing import Any
 from catchment.center.core import CenterCore
 from catchment.center.roster_changes import RosterChanges
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.heal import refuse_light
 from catchment.deploy.leaving_sites import note_leaving, read_leaving
-from catchment.deploy.role_files import read_status
+from catchment.deploy.repairing.heal import refuse_light
+from catchment.deploy.reports.role_files import read_status
 from catchment.deploy.store import DeploymentStore
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import CatchmentError, ConfigError

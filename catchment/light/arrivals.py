@@ -1,6 +1,6 @@
 """The records of one light site as they arrive at the site that evaluates them.
 
-They come into an inbox of their own (`catchment.wire.inbox`: once each, in whatever order, acknowledged when they are
+They come into an inbox of their own (`catchment.wire.receiving.inbox`: once each, in whatever order, acknowledged when they are
 on disk), and go on into one folder of files per stream, from which the site that evaluates reads them like its own
 (`catchment.receivers.landing`). They land in the order in which they were read, so that event time moves as it did
 there: a segment waits in the inbox for those before it.
@@ -26,9 +26,9 @@ from catchment.project.config import Project
 from catchment.receivers.landing import LandingFolder, ReceivedLines
 from catchment.storage.free_space import FreeSpace
 from catchment.timeline import Clock
-from catchment.wire.inbox import Inbox
-from catchment.wire.limits import RECORD_LIMITS
+from catchment.wire.frames.limits import RECORD_LIMITS
 from catchment.wire.messages import Records, Segment
+from catchment.wire.receiving.inbox import Inbox
 
 MAX_KEYS = 4 * RECORD_LIMITS.ahead_segments  # names of landed segments that are known
 MAX_LANDED_BYTES = 10**9  # of one stream, that are not read yet

@@ -10,15 +10,15 @@ from functools import partial
 from typing import Any
 
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.role_files import write_status
+from catchment.deploy.reports.role_files import write_status
 from catchment.light.arrivals import RecordArrivals
 from catchment.light.source import LightSource
 from catchment.light.streams import light_streams
 from catchment.project.config import Project
 from catchment.timeline import Clock
-from catchment.wire.inbox import Inbox
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
 
 RUNS_PER_TICK = 4  # of one light site, that land before others have their turn
 

@@ -29,8 +29,8 @@ from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import Clock
 from catchment.wire.messages import Records
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
 
 JOURNAL_BYTES = 8 << 20  # of entries that a restart reads again, and has in memory
 _log = logging.getLogger(__name__)

@@ -41,8 +41,8 @@ from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.group_shares import DeferrableFragment
 from catchment.shedding.merge_load import MergeLoad
 from catchment.storage.host import Host
-from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment, Updates, counted_in
+from catchment.wire.receiving.inbox import Inbox
 
 _log = logging.getLogger(__name__)
 CAUSE = "inbox"  # names the journal entries that take landed segments

@@ -33,11 +33,11 @@ from catchment.storage.free_space import FreeSpace
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, Clock
-from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
-from catchment.wire.uplink import OTHER_STATE
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
+from catchment.wire.sending.uplink import OTHER_STATE
 
 
 class RelayPipeline:

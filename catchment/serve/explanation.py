@@ -15,7 +15,7 @@ from catchment.center.results.read import published_views
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.measured_routes import find_better_routes, read_measured_links
 from catchment.deploy.rebalance import known_statistics, site_statistics
-from catchment.deploy.role_files import read_status
+from catchment.deploy.reports.role_files import read_status
 from catchment.optimizer.sharing.explain_sharing import explain_sharing
 from catchment.optimizer.sharing.link_traffic import fragment_traffic, link_traffic, record_links
 from catchment.optimizer.sharing.statistics import Statistics, fill_with_guesses, load_statistics

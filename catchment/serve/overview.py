@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from catchment.deploy.role_files import STATUS_FILE, STOPPED, read_status
+from catchment.deploy.reports.role_files import STATUS_FILE, STOPPED, read_status
 from catchment.deploy.store import DeploymentStore
 from catchment.project.config import Project
 from catchment.project.routes import Routes

@@ -18,7 +18,7 @@ from catchment.shedding.forest import QueryNode
 from catchment.shedding.laws import spare_limit
 from catchment.shedding.sampler import SparedValues
 from catchment.shedding.strata import size_classes
-from catchment.wire.limits import MAX_STRATA
+from catchment.wire.frames.limits import MAX_STRATA
 
 PRIOR_CV = 1.0  # prior coefficient of variation of values
 _DECAY = 0.7  # weight of all earlier batches, per batch

@@ -26,7 +26,7 @@ from catchment.aggregates.hashing import hash_rows, hash_text
 from catchment.arrays import Mask, Words
 from catchment.errors import ConfigError
 from catchment.shedding.reader_filter import PLACES, ROW
-from catchment.wire.limits import MAX_STRATA
+from catchment.wire.frames.limits import MAX_STRATA
 
 __all__ = ["PLACES", "ROW", "SamplingRule", "history_rule", "number_sql", "source_rule", "stratum_rate_sql", "text_sql"]
 

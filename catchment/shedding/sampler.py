@@ -18,7 +18,7 @@ from catchment.arrays import Floats
 from catchment.errors import ConfigError
 from catchment.shedding.places import number_sql, stratum_rate_sql
 from catchment.storage.codec import stored
-from catchment.wire.limits import MAX_STRATA
+from catchment.wire.frames.limits import MAX_STRATA
 
 SparedValues = tuple[tuple[str, float], ...]  # (a column as Spark SQL, the size beyond which its records all pass)
 

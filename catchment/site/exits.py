@@ -23,8 +23,8 @@ from catchment.site.events import Action, FragmentDropped, LinkMeasured
 from catchment.site.outbox_writer import OutboxWriter, needs_new_life
 from catchment.storage.host import Host
 from catchment.wire.messages import Updates
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
 
 MakeSender = Callable[[Outbox, str], Sender]  # of an outbox, towards a sink
 

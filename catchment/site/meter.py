@@ -21,7 +21,7 @@ from catchment.aggregates.partials import one_array
 from catchment.errors import CatchmentError
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.site.events import Absorbed
-from catchment.wire.link_meter import LinkCounters
+from catchment.wire.sending.link_meter import LinkCounters
 
 RATE_SPAN_US = 60_000_000  # readings older than this are dropped, but for one
 MAX_READINGS = 600

@@ -8,10 +8,10 @@ from typing import Any
 from catchment.project.site_orders import SiteOrders
 from catchment.site.events import FragmentDropped, LinkMeasured
 from catchment.storage.host import Host
-from catchment.wire.link_meter import LinkCounters, WireSizes
+from catchment.wire.frames.segmenting import segments_of
 from catchment.wire.messages import Message, Updates
-from catchment.wire.outbox import Outbox
-from catchment.wire.segmenting import segments_of
+from catchment.wire.sending.link_meter import LinkCounters, WireSizes
+from catchment.wire.sending.outbox import Outbox
 
 
 def recover(host: Host[Any, Any], outbox: Outbox, orders: SiteOrders, fragments: Callable[[], Iterable[str]]) -> None:

@@ -1,7 +1,7 @@
 """The disk: the few calls by which durable state reaches files, behind one object that a simulation can replace.
 
 Everything that must survive a power cut goes through `current_disk()`. In production that is the operating system; a
-test puts a disk in its place that fails, tears or loses writes (`catchment.testing.disk`).
+test puts a disk in its place that fails, tears or loses writes (`catchment.testing.simulated.disk`).
 """
 
 from __future__ import annotations

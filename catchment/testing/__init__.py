@@ -4,13 +4,13 @@ Real are the cores, journals, outboxes, inboxes, the relays, the center and the 
 links, Spark's group-by and the result tables. See docs/testing.md.
 """
 
+from catchment.testing.campaigns.features import EVERYTHING, Feature, Features
+from catchment.testing.campaigns.states import RareState
 from catchment.testing.check_source import SourceError, check_source
-from catchment.testing.features import EVERYTHING, Feature, Features
 from catchment.testing.function_laws import LawBrokenError, check_aggregate, check_function
-from catchment.testing.records import ArrivingRecords, Workload
+from catchment.testing.simulated.records import ArrivingRecords, Workload
+from catchment.testing.simulated.world import BrokenSimulationError, World, WorldOptions
 from catchment.testing.simulation import DeploymentSimulation, RunReport
-from catchment.testing.states import RareState
-from catchment.testing.world import BrokenSimulationError, World, WorldOptions
 
 __all__ = [
     "EVERYTHING",

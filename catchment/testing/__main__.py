@@ -11,18 +11,18 @@ from typing import Annotated
 
 import typer
 
-from catchment.testing.campaign import (
+from catchment.testing.campaigns.campaign import (
     TRACE_LINES,
     CampaignReport,
     matrix,
     replay_command,
     run_campaign,
 )
-from catchment.testing.combinations import COMBINED, refusals, triple_table
-from catchment.testing.draw import Draw
-from catchment.testing.features import Feature, Features
+from catchment.testing.campaigns.combinations import COMBINED, refusals, triple_table
+from catchment.testing.campaigns.draw import Draw
+from catchment.testing.campaigns.features import Feature, Features
+from catchment.testing.campaigns.states import RareState
 from catchment.testing.simulation import RunReport
-from catchment.testing.states import RareState
 
 REPORT_EVERY = 50  # seeds between two lines of progress
 

@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from catchment.testing.disk import DiskFault
-from catchment.testing.features import Feature, Features
-from catchment.testing.network import LinkWeather, SimulatedLink
-from catchment.testing.states import RareState
-from catchment.testing.world import CENTER, Role, StateCopy, World
+from catchment.testing.campaigns.features import Feature, Features
+from catchment.testing.campaigns.states import RareState
+from catchment.testing.simulated.disk import DiskFault
+from catchment.testing.simulated.network import LinkWeather, SimulatedLink
+from catchment.testing.simulated.world import CENTER, Role, StateCopy, World
 from catchment.timeline import SECOND_US
-from catchment.wire.versions import PREVIOUS_VERSION, READ_VERSIONS
+from catchment.wire.frames.versions import PREVIOUS_VERSION, READ_VERSIONS
 
 _DISK_FAULTS = {
     Feature.DISK_ERROR: DiskFault.ERROR,

@@ -22,17 +22,17 @@ from catchment.query.plan import QueryPlan
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import View
 from catchment.query.view_start import ViewStart
-from catchment.testing.assembled import AssembledCheck
-from catchment.testing.checks import ViewCheck
-from catchment.testing.composed import ComposedCheck
+from catchment.testing.campaigns.features import Feature, Features
+from catchment.testing.campaigns.states import RareState
 from catchment.testing.faults import FaultPlan
-from catchment.testing.features import Feature, Features
-from catchment.testing.oracle import Accepted, ViewOracle
-from catchment.testing.records import Workload
-from catchment.testing.roles import SimulatedCenter
-from catchment.testing.stated_bounds import BoundTally
-from catchment.testing.states import RareState
-from catchment.testing.world import SITE, BrokenSimulationError, World, WorldOptions
+from catchment.testing.simulated.records import Workload
+from catchment.testing.simulated.roles import SimulatedCenter
+from catchment.testing.simulated.world import SITE, BrokenSimulationError, World, WorldOptions
+from catchment.testing.verdicts.assembled import AssembledCheck
+from catchment.testing.verdicts.checks import ViewCheck
+from catchment.testing.verdicts.composed import ComposedCheck
+from catchment.testing.verdicts.oracle import Accepted, ViewOracle
+from catchment.testing.verdicts.stated_bounds import BoundTally
 from catchment.timeline import SECOND_US
 
 SETTLE_US = 20 * SECOND_US  # how long faults go on after the last record has arrived

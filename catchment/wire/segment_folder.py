@@ -24,8 +24,8 @@ from catchment.storage.files import (
     write_durably,
 )
 from catchment.storage.lock import lock_folder
-from catchment.wire.codec import EncodedSegment, FrameHead, read_frame, read_frame_head
-from catchment.wire.limits import WireLimits
+from catchment.wire.frames.codec import EncodedSegment, FrameHead, read_frame, read_frame_head
+from catchment.wire.frames.limits import WireLimits
 
 SEGMENT_SUFFIX = ".segment"
 GROUP_SUFFIX = ".segments"

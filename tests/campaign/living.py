@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from catchment.deploy.role_status import ProjectStatus, read_project_status
+from catchment.deploy.reports.role_status import ProjectStatus, read_project_status
 from catchment.project.config import Project
 from catchment.storage.files import write_durably
 from tests.campaign.byte_proxy import ByteProxy

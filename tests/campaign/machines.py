@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from catchment.deploy.role_files import read_status
+from catchment.deploy.reports.role_files import read_status
 from tests.worlds.waiting import wait_until
 
 MARK = "CATCHMENT_CAMPAIGN"  # the variable by which processes of a campaign are known

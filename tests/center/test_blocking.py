@@ -25,10 +25,10 @@ from catchment.errors import WireError
 from catchment.progress import blocking
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
-from catchment.wire.codec import decode_segment, encode_segment
+from catchment.wire.frames.codec import decode_segment, encode_segment
 from catchment.wire.messages import Message, Progress, Segment, Updates
-from catchment.wire.set_aside import SetAside, request_resume
-from catchment.wire.uplink import Introduction, RefusedError
+from catchment.wire.receiving.set_aside import SetAside, request_resume
+from catchment.wire.sending.uplink import Introduction, RefusedError
 from tests.worlds.tiers import examples
 from tests.worlds.world import Center, Record, Site, deliver_some, make_fragment, naive
 

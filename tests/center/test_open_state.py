@@ -16,7 +16,7 @@ from catchment.center.open_state import OpenState, find_unneeded, measure
 from catchment.center.query import CenterQuery
 from catchment.project.routes import Routes
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
-from catchment.wire.uplink import RefusedError
+from catchment.wire.sending.uplink import RefusedError
 from tests.worlds.tiers import seeds
 from tests.worlds.world import Center, Record, Site, assert_well_published, make_fragment, naive
 

@@ -29,9 +29,9 @@ from catchment.site.core import SiteCore
 from catchment.site.events import FragmentAdded, LowMarkRaised
 from catchment.site.policies.registry import policy_by_name
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
-from catchment.wire.codec import encode_segment
-from catchment.wire.inbox import Inbox
+from catchment.wire.frames.codec import encode_segment
 from catchment.wire.messages import Message, Segment
+from catchment.wire.receiving.inbox import Inbox
 from tests.worlds.waiting import wait_until
 from tests.worlds.world import Record, Tables, lifted, make_fragment, naive
 

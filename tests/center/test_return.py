@@ -14,13 +14,13 @@ from catchment.center.statuses import FINAL
 from catchment.progress.consumer import InboxConsumer
 from catchment.query.fragment import Fragment
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
-from catchment.wire.codec import encode_segment
-from catchment.wire.dispatch import SendOrder
-from catchment.wire.inbox import Inbox
-from catchment.wire.limits import WireLimits
+from catchment.wire.frames.codec import encode_segment
+from catchment.wire.frames.limits import WireLimits
 from catchment.wire.messages import Message, Progress, Segment, Updates
-from catchment.wire.outbox import Pending
-from catchment.wire.uplink import RefusedError
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.dispatch import SendOrder
+from catchment.wire.sending.outbox import Pending
+from catchment.wire.sending.uplink import RefusedError
 from tests.worlds.world import Center, Record, lifted, make_fragment, naive
 
 SIZE = 10  # of a window, in microseconds of event time and of the clock

@@ -31,9 +31,9 @@ from catchment.site.core import SiteCore
 from catchment.site.events import FragmentAdded, LowMarkRaised
 from catchment.site.policies.registry import policy_by_name
 from catchment.timeline import ManualClock, WindowSpec
-from catchment.wire.codec import encode_segment
-from catchment.wire.inbox import Inbox
+from catchment.wire.frames.codec import encode_segment
 from catchment.wire.messages import Segment
+from catchment.wire.receiving.inbox import Inbox
 from tests.worlds.tiers import examples
 from tests.worlds.world import Answer, Record, lifted, make_fragment, naive
 

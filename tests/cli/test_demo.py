@@ -26,7 +26,7 @@ from catchment.cli.demo.stage import Stage
 from catchment.project.config import Project
 from catchment.shedding.monitor import Arrivals, Decision, LoadMonitor
 from catchment.shedding.sampler import Sampler
-from catchment.wire.uplink import Greeting, Introduction, LinkError
+from catchment.wire.sending.uplink import Greeting, Introduction, LinkError
 from tests.test_docs import check_command
 from tests.worlds.published import publish_project
 from tests.worlds.waiting import PATIENCE_S

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from catchment.deploy.role_files import write_status
+from catchment.deploy.reports.role_files import write_status
 from catchment.project.config import Project
 from tests.worlds.projects import write_project
 from tests.worlds.waiting import free_port

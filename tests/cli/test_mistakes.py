@@ -101,7 +101,7 @@ def test_a_folder_that_another_process_uses_is_refused_before_spark_starts(shell
     outbox = project / "state" / "sites" / "us" / "outbox"
     outbox.mkdir()
     holding = (
-        "import sys; from pathlib import Path; from catchment.wire.outbox import Outbox\n"
+        "import sys; from pathlib import Path; from catchment.wire.sending.outbox import Outbox\n"
         "kept = Outbox(Path(sys.argv[1]), 'us', 'center', 1000); print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", holding, str(outbox)]

@@ -18,7 +18,7 @@ from catchment.cli import run_log
 from catchment.cli.run_log import LogChoice, LogFormat, LogLevel, write_log
 from catchment.log_fields import about
 from catchment.timeline import ManualClock, Window
-from catchment.wire.refusals import Refusals
+from catchment.wire.receiving.refusals import Refusals
 
 JSON = LogChoice(LogFormat.JSON)
 WINDOW = Window(1_700_000_000_000_000, 1_700_000_010_000_000)

@@ -15,8 +15,8 @@ from catchment.deploy.store import DeploymentStore
 from catchment.errors import CatchmentError, ConfigError, QueryError, WireError
 from catchment.keys.tls import TlsFiles
 from catchment.keys.tokens import OPERATOR, read_token
-from catchment.wire.grpc_uplink import GrpcUplink
-from catchment.wire.uplink import Introduction, RefusedError
+from catchment.wire.sending.grpc_uplink import GrpcUplink
+from catchment.wire.sending.uplink import Introduction, RefusedError
 from tests.worlds.control_world import ControlWorld
 from tests.worlds.projects import ANOTHER_VIEW
 from tests.worlds.shell import Shell

@@ -22,8 +22,8 @@ from catchment.keys.key_folder import KeyFolder
 from catchment.keys.tls import TlsFiles
 from catchment.keys.tokens import OPERATOR, READER, CallerTokens, TokenTable, hash_token
 from catchment.project.sections import key_files
-from catchment.wire.grpc_server import InboxServer
-from catchment.wire.inbox import Inbox
+from catchment.wire.receiving.grpc_server import InboxServer
+from catchment.wire.receiving.inbox import Inbox
 from tests.worlds.published import publish_project
 
 Open = Callable[..., flight_sql.Connection]

@@ -11,8 +11,8 @@ from rich.console import Console
 from catchment.cli.commands.show_queries import _render
 from catchment.cli.progress import status_table
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.role_files import write_status
-from catchment.deploy.suspended import describe_queries
+from catchment.deploy.repairing.suspended import describe_queries
+from catchment.deploy.reports.role_files import write_status
 from catchment.timeline import START_OF_TIME_US
 from tests.deploy.test_definitions import write_project
 

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from catchment.deploy.connections import Connections, reached_at
-from catchment.deploy.expiry import ExpiryWatch, days_left
-from catchment.deploy.role_files import open_state_folder
+from catchment.deploy.processes.connections import Connections, reached_at
+from catchment.deploy.processes.expiry import ExpiryWatch, days_left
+from catchment.deploy.reports.role_files import open_state_folder
 from catchment.errors import ConfigError
 from catchment.keys.key_folder import DAY_US, KeyFolder
 from catchment.keys.tokens import LOOPBACK_FILE, read_token
 from catchment.project.config import Project
 from catchment.project.sections import Link
 from catchment.timeline import ManualClock, SystemClock
-from catchment.wire.grpc_uplink import GrpcUplink
-from catchment.wire.inbox import Inbox
-from catchment.wire.outbox import Outbox
-from catchment.wire.uplink import Introduction, LinkError, RefusedError
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.grpc_uplink import GrpcUplink
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.uplink import Introduction, LinkError, RefusedError
 from tests.worlds.waiting import PATIENCE_S
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import landed_segments

@@ -14,15 +14,15 @@ from deltalake import write_deltalake
 from catchment.center.results.names import newest_name
 from catchment.center.results.read import published_views, read_results
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.repairing.suspended import describe_queries
 from catchment.deploy.store import DeploymentStore
 from catchment.deploy.submit import drop, submit_text
-from catchment.deploy.suspended import describe_queries
 from catchment.errors import CatchmentError
 from catchment.project.config import Project
 from catchment.query.definition_names import definition_name, number_of, view_of
 from catchment.query.sql.parse import parse_sql
 from catchment.testing import ArrivingRecords, DeploymentSimulation
-from catchment.testing.generate import BEGIN_US
+from catchment.testing.campaigns.generate import BEGIN_US
 from catchment.timeline import SECOND_US
 
 TOML = """\

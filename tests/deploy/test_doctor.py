@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from catchment.cli.main import app
-from catchment.deploy.doctor import FIXED, WRONG, Finding, examine
+from catchment.deploy.repairing.doctor import FIXED, WRONG, Finding, examine
 from catchment.errors import StorageError
 from catchment.project.config import PROJECT_FILE, Project
 from tests.worlds.projects import write_project

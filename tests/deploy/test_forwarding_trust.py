@@ -16,18 +16,18 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
-from catchment.deploy.connections import Connections
+from catchment.deploy.processes.connections import Connections
 from catchment.keys.authority import KeyPair, issue_certificate, make_authority
 from catchment.keys.seals import BrokenSealError, Seal, SiteSealCheck, SiteSealer
 from catchment.keys.tls import Tls, TlsFiles
 from catchment.keys.tokens import read_token
 from catchment.project.sections import key_files
 from catchment.project.ways import Way
-from catchment.wire.envelope import AroundUplink, Envelope, open_answer, seal_answer
-from catchment.wire.grpc_server import SEGMENT
-from catchment.wire.grpc_uplink import GrpcUplink
-from catchment.wire.outbox import Outbox
-from catchment.wire.uplink import Introduction, LinkError, RefusedError
+from catchment.wire.receiving.grpc_server import SEGMENT
+from catchment.wire.sending.grpc_uplink import GrpcUplink
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.uplink import Introduction, LinkError, RefusedError
+from catchment.wire.ways.envelope import AroundUplink, Envelope, open_answer, seal_answer
 from tests.worlds.ways_world import KEYS, WaysWorld, large_messages, ways_world
 from tests.worlds.wire_support import landed_segments
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.heal import heal
-from catchment.deploy.role_files import write_status
+from catchment.deploy.repairing.heal import heal
+from catchment.deploy.reports.role_files import write_status
 from catchment.deploy.store import DeploymentStore
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import ConfigError

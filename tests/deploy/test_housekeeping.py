@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.housekeeping import SiteHousekeeping
-from catchment.deploy.relay_runner import RelayRunner
-from catchment.deploy.role_files import read_status
+from catchment.deploy.processes.housekeeping import SiteHousekeeping
+from catchment.deploy.processes.relay_runner import RelayRunner
+from catchment.deploy.reports.role_files import read_status
 from catchment.project.sections import StorageLimits
 from catchment.storage.batch_retention import KEEP_NEWEST
 from catchment.timeline import ManualClock

@@ -15,7 +15,7 @@ from catchment.deploy.measured_routes import (
     find_better_routes,
     read_measured_links,
 )
-from catchment.deploy.role_files import write_status
+from catchment.deploy.reports.role_files import write_status
 from catchment.project.config import Project
 from catchment.project.routes import HOP_US, SEGMENT_BYTES
 from catchment.serve.explanation import explain_deployment

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from catchment.cli.main import app
-from catchment.deploy import quarantine
-from catchment.deploy.quarantine import replay_quarantine
+from catchment.deploy.repairing import quarantine
+from catchment.deploy.repairing.quarantine import replay_quarantine
 from catchment.errors import ConfigError
 from catchment.files.folder import WatchedFolder
 from catchment.files.watch import FolderWatch

@@ -22,13 +22,13 @@ from catchment.center.results.read import read_results
 from catchment.center.results.restate import restate_windows
 from catchment.center.statuses import FINAL
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.repair_windows import repair_windows
-from catchment.deploy.role_files import write_status
+from catchment.deploy.repairing.repair_windows import repair_windows
+from catchment.deploy.reports.role_files import write_status
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import CatchmentError
 from catchment.query.window_repair import WindowRepair
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
-from catchment.testing.generate import BEGIN_US
+from catchment.testing.campaigns.generate import BEGIN_US
 from catchment.timeline import SECOND_US
 from tests.worlds.result_tables import answers, make_tables, publish
 

@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from catchment.cli.progress import status_table
-from catchment.deploy.role_files import read_status, write_status
-from catchment.deploy.role_status import RoleStatus, read_project_status
+from catchment.deploy.reports.role_files import read_status, write_status
+from catchment.deploy.reports.role_status import RoleStatus, read_project_status
 from catchment.project.config import Project
 from catchment.site.meter import SiteMeter
 from catchment.timeline import SECOND_US
-from catchment.wire.link_meter import LinkCounters
+from catchment.wire.sending.link_meter import LinkCounters
 from tests.worlds.projects import write_project
 
 NOW_US = 1_000 * SECOND_US

@@ -21,9 +21,9 @@ from catchment.center.results.second_round import DONE, STAYS
 from catchment.center.round_notes import RoundNotes
 from catchment.center.statuses import FINAL
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.second_rounds import round_rules
+from catchment.deploy.repairing.second_rounds import round_rules
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
-from catchment.testing.generate import BEGIN_US
+from catchment.testing.campaigns.generate import BEGIN_US
 from catchment.timeline import SECOND_US
 
 TOML = """\

@@ -8,7 +8,7 @@ import pytest
 
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.fragment_plan import FragmentPlan
-from catchment.deploy.heal import heal
+from catchment.deploy.repairing.heal import heal
 from catchment.deploy.store import DeploymentStore
 from catchment.deploy.submit import drop, submit_text
 from catchment.deploy.twins import find_twins, with_twins

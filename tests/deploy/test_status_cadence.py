@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from catchment.deploy.relay_runner import IDLE_STATUS_S, StatusCadence
+from catchment.deploy.processes.relay_runner import IDLE_STATUS_S, StatusCadence
 
 
 def test_a_status_is_told_when_something_has_happened_and_once_a_second_otherwise() -> None:

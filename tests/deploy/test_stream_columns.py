@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.role_files import refuse_changed_streams, refuse_redefined_views
+from catchment.deploy.reports.role_files import refuse_changed_streams, refuse_redefined_views
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import ConfigError
 from catchment.project.config import Project

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.role_files import requested_resumptions, write_status
-from catchment.deploy.suspended import describe_queries, resume
+from catchment.deploy.repairing.suspended import describe_queries, resume
+from catchment.deploy.reports.role_files import requested_resumptions, write_status
 from catchment.errors import ConfigError, QueryError
 from catchment.project.config import Project
 from tests.worlds.projects import TWO_VIEWS, write_project

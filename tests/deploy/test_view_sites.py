@@ -9,8 +9,8 @@ import pytest
 from catchment.center.events import SiteJoined, SiteRetired
 from catchment.center.sites_apart import find_alike
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.heal import heal
-from catchment.deploy.role_files import refuse_redefined_views
+from catchment.deploy.repairing.heal import heal
+from catchment.deploy.reports.role_files import refuse_redefined_views
 from catchment.deploy.sites import add_site, retire_site
 from catchment.errors import ConfigError, QueryError
 from catchment.project.config import PROJECT_FILE

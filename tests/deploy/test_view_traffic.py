@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.reports.view_traffic import view_traffic
 from catchment.deploy.store import DeploymentStore
 from catchment.deploy.submit import drop
-from catchment.deploy.view_traffic import view_traffic
 from catchment.project.config import Project
 from tests.worlds.projects import write_project
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from catchment.deploy.role_files import read_status
-from catchment.wire.sender import Sender
+from catchment.deploy.reports.role_files import read_status
+from catchment.wire.sending.sender import Sender
 from tests.worlds.waiting import PATIENCE_S, wait_until
 from tests.worlds.ways_world import AROUND, DIRECT, KEYS, TOKENS, WaysWorld, ways_world
 from tests.worlds.wire_support import landed_segments

@@ -21,8 +21,8 @@ from tests.worlds.projects import TWO_VIEWS, write_project
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc")
 
-from catchment.deploy import window_traces
-from catchment.deploy.window_traces import TracedWindows, open_traces
+from catchment.deploy.reports import window_traces
+from catchment.deploy.reports.window_traces import TracedWindows, open_traces
 from tests.worlds.trace_collector import run_collector
 
 MINUTE_US = 60_000_000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from catchment.center.results.read import read_results
-from catchment.deploy.role_files import read_status
+from catchment.deploy.reports.role_files import read_status
 from catchment.deploy.submit import submit_text
 from catchment.project.config import Project
 from tests.worlds.answers import check_published_once

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from catchment.storage.files import read_record
-from catchment.wire.outbox import STATE_FILE
-from catchment.wire.versions import NEWEST_VERSION, PREVIOUS_VERSION, VersionsByNumber
+from catchment.wire.frames.versions import NEWEST_VERSION, PREVIOUS_VERSION, VersionsByNumber
+from catchment.wire.sending.outbox import STATE_FILE
 from tests.worlds.answers import check_published_once
 from tests.worlds.kept_deployment import CENTER, SITES, KeptDeployment, find_deployments, previous_release
 

@@ -100,7 +100,7 @@ def check_idle_files(folder: Path, everything: list[dict[str, Any]]) -> None:
 def test_what_was_shed_is_bounded_at_once_and_exact_in_the_end(
     spark: SparkSession, tmp_path: Path, connector: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from catchment.deploy.repairs import ask_for_repair
+    from catchment.deploy.repairing.repairs import ask_for_repair
     from catchment.spark.pipelines import reading
     from catchment.spark.sources import streams as sources
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from catchment.center.results.read import read_results
-from catchment.deploy.role_files import read_status
+from catchment.deploy.reports.role_files import read_status
 from tests.test_docs import FENCE, ROOT
 from tests.worlds.guided_machines import GuidedMachines
 from tests.worlds.shell import Shell

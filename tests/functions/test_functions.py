@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import catchment
 from catchment.aggregates.user_defined import UserAggregate, combine_groups, lift_groups, lower_groups
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.role_files import refuse_redefined_views
+from catchment.deploy.reports.role_files import refuse_redefined_views
 from catchment.errors import CatchmentError, ConfigError, FunctionError, QueryError
 from catchment.functions.declared import AggregateFunction
 from catchment.functions.installed import FunctionsFile, functions_in, install
@@ -33,8 +33,8 @@ from catchment.testing import (
     check_aggregate,
     check_function,
 )
-from catchment.wire.inbox import Inbox
-from catchment.wire.uplink import Introduction, RefusedError
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.uplink import Introduction, RefusedError
 from tests.test_docs import ROOT, blocks
 from tests.worlds.own_functions import FUNCTIONS, VIEW, write_project
 

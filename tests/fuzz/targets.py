@@ -34,8 +34,8 @@ from catchment.storage.codec import decode, encode
 from catchment.storage.files import read_record, write_record
 from catchment.storage.journal import Entry, Journal
 from catchment.storage.journal_file import FILE_HEAD_BYTES, with_checksums
-from catchment.wire.codec import decode_segment, encode_segment
-from catchment.wire.limits import WireLimits
+from catchment.wire.frames.codec import decode_segment, encode_segment
+from catchment.wire.frames.limits import WireLimits
 from catchment.wire.messages import Segment
 from tests.worlds.feeds_world import DECLARED, NEARBY
 from tests.worlds.projects import QUERIES

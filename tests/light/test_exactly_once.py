@@ -17,7 +17,7 @@ from catchment.light.stream_files import QUIET_EVERY_US
 from catchment.light.streams import LightStream
 from catchment.query.sql.connectors import FilesConnector
 from catchment.storage.disk import use_disk
-from catchment.testing.disk import DiskFault, Killed, SimulatedDisk
+from catchment.testing.simulated.disk import DiskFault, Killed, SimulatedDisk
 from catchment.wire.messages import Message, Progress, Records, Segment
 from tests.worlds.light_world import LightWorld, deliver
 

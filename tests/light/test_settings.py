@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.heal import heal
+from catchment.deploy.repairing.heal import heal
 from catchment.deploy.sites import replace_site
 from catchment.errors import ConfigError
 from catchment.light.streams import LightStream, light_streams, read_streams, write_streams

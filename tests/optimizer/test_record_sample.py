@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from catchment.deploy.recent_records import read_newest
+from catchment.deploy.reports.recent_records import read_newest
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import FragmentDemand
 from catchment.optimizer.sharing.demand_estimate import HEADER_BYTES, StreamStatistics
@@ -22,7 +22,7 @@ from catchment.optimizer.sharing.deployed import deploy_first
 from catchment.optimizer.sharing.record_sample import MAX_RECORDS, RecordSample
 from catchment.optimizer.sharing.statistics import Statistics
 from catchment.query.fragment import SLICE_COLUMN
-from catchment.wire.codec import pack_table
+from catchment.wire.frames.codec import pack_table
 from tests.worlds.sharing_support import SECOND, lift_fragment, make_queries, select
 
 ROWS_PER_S = 20

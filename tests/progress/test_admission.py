@@ -14,8 +14,7 @@ from catchment.errors import WireError
 from catchment.progress.admission import Admission
 from catchment.project.routes import Routes
 from catchment.timeline import END_OF_TIME_US, WindowSpec
-from catchment.wire.codec import encode_segment
-from catchment.wire.inbox import Inbox
+from catchment.wire.frames.codec import encode_segment
 from catchment.wire.messages import (
     Closing,
     Counted,
@@ -31,6 +30,7 @@ from catchment.wire.messages import (
     Suspended,
     Updates,
 )
+from catchment.wire.receiving.inbox import Inbox
 from tests.worlds.world import make_fragment
 
 FRAGMENT = make_fragment(WindowSpec.tumbling(10))

@@ -14,8 +14,8 @@ from catchment.aggregates import make_aggregate
 from catchment.errors import QualityError, WireError
 from catchment.quality.contract import Contract, Measure, WatchedQuantity, per_site_contract, watched_quantities
 from catchment.quality.merge_sites import SiteEstimate, expected_count, whole_bound
-from catchment.wire.codec import decode_segment, encode_segment
-from catchment.wire.header import pack_fact
+from catchment.wire.frames.codec import decode_segment, encode_segment
+from catchment.wire.frames.header import pack_fact
 from catchment.wire.messages import Closing, Segment, Standing
 from tests.worlds.tiers import examples
 from tests.worlds.wire_support import forged

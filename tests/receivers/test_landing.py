@@ -16,7 +16,7 @@ from catchment.receivers.landing import LandingFolder, ReceivedLines
 from catchment.receivers.lines import complete_lines, one_line, with_fields
 from catchment.receivers.writer import KeyReusedError, LandingWriter, NoRoomError
 from catchment.storage.disk import Disk, use_disk
-from catchment.testing.disk import DiskFault, Killed, SimulatedDisk
+from catchment.testing.simulated.disk import DiskFault, Killed, SimulatedDisk
 from tests.worlds.waiting import wait_until
 
 CALLS_OF_ONE_RUN = 60  # more than two files need

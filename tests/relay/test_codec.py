@@ -6,7 +6,8 @@ import pytest
 
 from catchment.errors import WireError
 from catchment.quality.merge_sites import SiteEstimate
-from catchment.wire.codec import decode_segment, encode_segment
+from catchment.wire.frames.codec import decode_segment, encode_segment
+from catchment.wire.frames.segmenting import FACTS_PER_SEGMENT, segments_of
 from catchment.wire.messages import (
     Closing,
     Counted,
@@ -23,7 +24,6 @@ from catchment.wire.messages import (
     Standing,
     Suspended,
 )
-from catchment.wire.segmenting import FACTS_PER_SEGMENT, segments_of
 from tests.worlds.wire_support import forged
 
 FACTS: list[Fact] = [

@@ -20,8 +20,7 @@ from catchment.errors import WireError
 from catchment.relay.core import RelayCore
 from catchment.site.events import LinkMeasured
 from catchment.timeline import END_OF_TIME_US, WindowSpec
-from catchment.wire.codec import encode_segment
-from catchment.wire.inbox import Inbox
+from catchment.wire.frames.codec import encode_segment
 from catchment.wire.messages import (
     Closing,
     Counted,
@@ -36,6 +35,7 @@ from catchment.wire.messages import (
     Suspended,
     SuspensionFact,
 )
+from catchment.wire.receiving.inbox import Inbox
 from tests.worlds.relay_world import PAIR, Tree
 from tests.worlds.tiers import examples
 from tests.worlds.world import Record, assert_well_published, naive

@@ -12,14 +12,14 @@ import pytest
 
 from catchment.center.query import CenterQuery
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.processes.relays import Relays
 from catchment.deploy.reconcile import carried_by
-from catchment.deploy.relays import Relays
 from catchment.relay.pipeline import RelayPipeline
 from catchment.timeline import END_OF_TIME_US, ManualClock, SystemClock, WindowSpec
-from catchment.wire.grpc_server import InboxServer
-from catchment.wire.grpc_uplink import GrpcUplink
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
+from catchment.wire.receiving.grpc_server import InboxServer
+from catchment.wire.sending.grpc_uplink import GrpcUplink
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
 from tests.worlds.projects import write_project
 from tests.worlds.relay_process import WINDOW
 from tests.worlds.relay_world import Relay, Tree

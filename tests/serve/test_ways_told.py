@@ -9,8 +9,8 @@ from rich.console import Console
 
 from catchment.cli.progress import status_table
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.role_files import write_status
-from catchment.deploy.role_status import read_project_status
+from catchment.deploy.reports.role_files import write_status
+from catchment.deploy.reports.role_status import read_project_status
 from catchment.project.config import Project
 from catchment.serve.explanation import explain_deployment
 from catchment.serve.explanation_text import explanation_text
@@ -18,10 +18,10 @@ from catchment.serve.metrics import write_metrics
 from catchment.serve.overview import OverviewReader
 from catchment.storage.files import make_folder
 from catchment.timeline import SystemClock
-from catchment.wire.shaper import Shaper
-from catchment.wire.uplink import LinkError, Uplink
-from catchment.wire.way_chooser import WayRules
-from catchment.wire.way_switch import Line, WaySwitch
+from catchment.wire.sending.shaper import Shaper
+from catchment.wire.sending.uplink import LinkError, Uplink
+from catchment.wire.ways.way_chooser import WayRules
+from catchment.wire.ways.way_switch import Line, WaySwitch
 
 TOML = """[project]
 name = "p"

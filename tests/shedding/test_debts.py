@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from catchment.aggregates import partials
 from catchment.center.query import CenterQuery
 from catchment.center.statuses import EXACT, FINAL, ON_TIME
-from catchment.deploy.repairs import ask_for_repair
-from catchment.deploy.role_files import requested_repairs
+from catchment.deploy.repairing.repairs import ask_for_repair
+from catchment.deploy.reports.role_files import requested_repairs
 from catchment.errors import ConfigError, QueryError
 from catchment.project.config import Project
 from catchment.query.catalog import load_catalog

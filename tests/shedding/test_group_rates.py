@@ -23,8 +23,8 @@ from catchment.shedding.terms import add_terms, scale_answers
 from catchment.site.lifting import Lift, Lifter
 from catchment.storage.codec import decode, encode
 from catchment.timeline import WindowSpec
-from catchment.wire.codec import decode_segment, encode_segment
-from catchment.wire.limits import MAX_STRATA
+from catchment.wire.frames.codec import decode_segment, encode_segment
+from catchment.wire.frames.limits import MAX_STRATA
 from catchment.wire.messages import Repaired, Segment, Shed
 
 RATES = GroupRates("`s`.`k`", ((1, 0.05), (2, 0.4), (3, 1.0)))

@@ -25,7 +25,7 @@ from catchment.shedding.places import (
     text_sql,
 )
 from catchment.shedding.sampler import Sampler
-from catchment.wire.limits import MAX_STRATA
+from catchment.wire.frames.limits import MAX_STRATA
 from tests.worlds.tiers import examples
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from catchment.center.results.newest_rows import open_table
 from catchment.center.results.read import read_results, read_windows
 from catchment.cli.main import app
-from catchment.deploy.role_files import read_status
+from catchment.deploy.reports.role_files import read_status
 from catchment.errors import QueryError
 from tests.worlds.projects import START, write_project
 from tests.worlds.runs import Status, run_project

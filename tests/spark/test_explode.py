@@ -12,8 +12,8 @@ from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import Stream, Table
 from catchment.spark.evaluation.evaluator import SparkEvaluator
 from catchment.spark.evaluation.one_pass import Take
-from catchment.testing.evaluate import PureEvaluator
-from catchment.testing.records import ArrivingRecords
+from catchment.testing.simulated.evaluate import PureEvaluator
+from catchment.testing.simulated.records import ArrivingRecords
 from tests.query.test_explode import BY_TAG, DECLARED, plan
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from catchment.center.results.read import newest_windows, read_results, read_windows
-from catchment.deploy.heal import heal
+from catchment.deploy.repairing.heal import heal
 from tests.spark.test_sites import QUERIES, feed, minute
 from tests.worlds.projects import write_project
 from tests.worlds.runs import run_project

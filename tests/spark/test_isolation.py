@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from catchment.center.results.read import read_results, read_windows
-from catchment.deploy.suspended import resume
+from catchment.deploy.repairing.suspended import resume
 from catchment.project.config import Project
 from tests.worlds.projects import make_records, write_project
 from tests.worlds.runs import run_project

@@ -14,7 +14,7 @@ from catchment.center.results.read import read_results, read_windows
 from catchment.center.results.second_round import DONE, DUE
 from catchment.center.round_notes import RoundNotes
 from catchment.center.statuses import FINAL
-from catchment.deploy.repair_windows import repair_windows
+from catchment.deploy.repairing.repair_windows import repair_windows
 from catchment.deploy.submit import submit_text
 from catchment.project.config import Project
 from catchment.storage import compacted_batches

@@ -99,7 +99,7 @@ def sent(folder: Path) -> Counter[str]:
     """Return the rows of all updates that a site has sent."""
     from catchment.aggregates.partials import combine, lower
     from catchment.deploy.deployment import Deployment
-    from catchment.wire.inbox import Inbox
+    from catchment.wire.receiving.inbox import Inbox
 
     fragment = Deployment.load(folder).fragments_at("edge")[0].fragment
     inbox = Inbox(folder / "inbox")

@@ -29,7 +29,7 @@ from catchment.storage.batch_retention import BatchRetention
 from catchment.storage.batch_times import RemovedBatches, note_removed, read_times
 from catchment.storage.compacted_batches import BATCH, BatchCompactor, find_run
 from catchment.storage.disk import use_disk
-from catchment.testing.disk import DiskFault, Killed, SimulatedDisk
+from catchment.testing.simulated.disk import DiskFault, Killed, SimulatedDisk
 from catchment.timeline import ManualClock
 from tests.worlds.tiers import examples
 

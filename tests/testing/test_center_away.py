@@ -14,12 +14,12 @@ import pytest
 
 from benchmarks.absence.sites_away import BANDWIDTH_BYTES_PER_S, BEFORE_S, Absence, make_absence
 from catchment.deploy.submit import submit
-from catchment.testing.generate import BEGIN_US
-from catchment.testing.network import LANES, SimulatedLink
-from catchment.testing.site import SimulatedSite
-from catchment.testing.world import CENTER
+from catchment.testing.campaigns.generate import BEGIN_US
+from catchment.testing.simulated.network import LANES, SimulatedLink
+from catchment.testing.simulated.site import SimulatedSite
+from catchment.testing.simulated.world import CENTER
 from catchment.timeline import SECOND_US
-from catchment.wire.sender import MAX_RETRY_S
+from catchment.wire.sending.sender import MAX_RETRY_S
 
 OUTBOX_MAX_BYTES = 5_000
 GROWING_S = 30  # in which the delays between two attempts grow to the longest

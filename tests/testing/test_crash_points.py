@@ -24,8 +24,8 @@ from catchment.deploy.submit import submit
 from catchment.project.config import Project
 from catchment.storage.disk import use_disk
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature, WorldOptions
-from catchment.testing.disk import DiskFault, Killed, SimulatedDisk
-from catchment.testing.generate import BEGIN_US
+from catchment.testing.campaigns.generate import BEGIN_US
+from catchment.testing.simulated.disk import DiskFault, Killed, SimulatedDisk
 from tests.worlds.tiers import EXAMPLES_PER_TIER, examples
 
 SECOND_US = 1_000_000

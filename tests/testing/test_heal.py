@@ -17,18 +17,18 @@ import pytest
 
 from catchment.center.statuses import EXACT, FINAL
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.heal import heal
+from catchment.deploy.repairing.heal import heal
 from catchment.errors import WireError
 from catchment.project.config import Project
 from catchment.project.routes import Routes
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
-from catchment.testing.campaign import run_seed
-from catchment.testing.draw import Draw
-from catchment.testing.generate import BEGIN_US, draw_features
-from catchment.testing.site import SimulatedSite
-from catchment.testing.world import CENTER, SITE, Role, StateCopy, WorldOptions
+from catchment.testing.campaigns.campaign import run_seed
+from catchment.testing.campaigns.draw import Draw
+from catchment.testing.campaigns.generate import BEGIN_US, draw_features
+from catchment.testing.simulated.site import SimulatedSite
+from catchment.testing.simulated.world import CENTER, SITE, Role, StateCopy, WorldOptions
 from catchment.timeline import SECOND_US
-from catchment.wire.outbox import Outbox
+from catchment.wire.sending.outbox import Outbox
 from tests.testing.test_past import SELECT, SITES, STREAM, TOML, hits
 from tests.worlds.tiers import seeds
 

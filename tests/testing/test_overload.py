@@ -15,8 +15,8 @@ import pytest
 
 from catchment.deploy.deployment import Deployment
 from catchment.testing import ArrivingRecords, DeploymentSimulation
-from catchment.testing.generate import BEGIN_US
-from catchment.testing.world import WorldOptions
+from catchment.testing.campaigns.generate import BEGIN_US
+from catchment.testing.simulated.world import WorldOptions
 from catchment.timeline import SECOND_US
 
 WINDOW_S = 10

@@ -19,11 +19,11 @@ from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.submit import submit_text
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
-from catchment.testing import site as simulated_site
-from catchment.testing.campaign import run_seed
-from catchment.testing.draw import Draw
-from catchment.testing.generate import BEGIN_US, draw_features
-from catchment.testing.world import WorldOptions
+from catchment.testing.campaigns.campaign import run_seed
+from catchment.testing.campaigns.draw import Draw
+from catchment.testing.campaigns.generate import BEGIN_US, draw_features
+from catchment.testing.simulated import site as simulated_site
+from catchment.testing.simulated.world import WorldOptions
 from catchment.timeline import SECOND_US
 from tests.worlds.tiers import seeds
 

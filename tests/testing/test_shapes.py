@@ -13,7 +13,7 @@ import pytest
 
 from catchment.deploy.deployment import Deployment
 from catchment.testing import DeploymentSimulation, Feature
-from catchment.testing.generate import draw_workload
+from catchment.testing.campaigns.generate import draw_workload
 from tests.worlds.tiers import seeds
 
 TOML = """

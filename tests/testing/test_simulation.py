@@ -14,21 +14,21 @@ import pytest
 
 from catchment.deploy.deployment import Deployment
 from catchment.testing import ArrivingRecords, BrokenSimulationError, DeploymentSimulation, Feature
-from catchment.testing.campaign import (
+from catchment.testing.campaigns.campaign import (
     Coverage,
     matrix,
     replay_command,
     run_campaign,
     run_seed,
 )
-from catchment.testing.checks import ViewCheck
-from catchment.testing.combinations import draw_covering, refusals, triple_table, uncovered
-from catchment.testing.disk import SimulatedDisk
-from catchment.testing.draw import Draw
-from catchment.testing.generate import BEGIN_US, draw_features
+from catchment.testing.campaigns.combinations import draw_covering, refusals, triple_table, uncovered
+from catchment.testing.campaigns.draw import Draw
+from catchment.testing.campaigns.generate import BEGIN_US, draw_features
+from catchment.testing.campaigns.states import RareState
+from catchment.testing.simulated.disk import SimulatedDisk
+from catchment.testing.simulated.tables import MemoryStore
 from catchment.testing.simulation import RunReport
-from catchment.testing.states import RareState
-from catchment.testing.tables import MemoryStore
+from catchment.testing.verdicts.checks import ViewCheck
 from tests.worlds.tiers import seeds
 
 SECOND_US = 1_000_000

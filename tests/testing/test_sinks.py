@@ -21,10 +21,10 @@ from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.share import share
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
-from catchment.testing.campaign import run_seed
-from catchment.testing.draw import Draw
-from catchment.testing.generate import draw_features
-from catchment.testing.network import GREETING_BYTES
+from catchment.testing.campaigns.campaign import run_seed
+from catchment.testing.campaigns.draw import Draw
+from catchment.testing.campaigns.generate import draw_features
+from catchment.testing.simulated.network import GREETING_BYTES
 from catchment.timeline import SECOND_US
 from tests.testing.test_view_sites import SELECT, SITES, STREAM, at, records
 from tests.worlds.tiers import seeds

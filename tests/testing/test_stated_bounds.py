@@ -11,15 +11,15 @@ import pytest
 from catchment.aggregates.shed_terms import terms_in
 from catchment.deploy.deployment import Deployment
 from catchment.errors import ConfigError
-from catchment.testing.campaign import run_campaign, run_seed
-from catchment.testing.campaign_results import CampaignResults
-from catchment.testing.draw import Draw
-from catchment.testing.features import Feature
-from catchment.testing.late_and_shed import ALWAYS
-from catchment.testing.oracle import ViewOracle
+from catchment.testing.campaigns.campaign import run_campaign, run_seed
+from catchment.testing.campaigns.campaign_results import CampaignResults
+from catchment.testing.campaigns.draw import Draw
+from catchment.testing.campaigns.features import Feature
+from catchment.testing.campaigns.late_and_shed import ALWAYS
+from catchment.testing.campaigns.states import RareState
 from catchment.testing.simulation import DeploymentSimulation, RunReport
-from catchment.testing.stated_bounds import BoundTally, BoundVerdict, tally_bounds
-from catchment.testing.states import RareState
+from catchment.testing.verdicts.oracle import ViewOracle
+from catchment.testing.verdicts.stated_bounds import BoundTally, BoundVerdict, tally_bounds
 from tests.worlds.tiers import seeds
 
 DELTA = 0.1

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 
 from catchment.testing import Feature
-from catchment.testing.campaign import run_seed
-from catchment.testing.draw import Draw
-from catchment.testing.states import RareState
+from catchment.testing.campaigns.campaign import run_seed
+from catchment.testing.campaigns.draw import Draw
+from catchment.testing.campaigns.states import RareState
 from tests.worlds.tiers import seeds
 
 FAULTS = frozenset({Feature.CRASH, Feature.POWER_CUT, Feature.LOSS, Feature.DOUBLED, Feature.REPLAY, Feature.ROT})

@@ -19,10 +19,10 @@ import pytest
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.submit import drop, submit_text
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
-from catchment.testing.campaign import run_seed
-from catchment.testing.draw import Draw
-from catchment.testing.generate import BEGIN_US, draw_features
-from catchment.testing.network import GREETING_BYTES
+from catchment.testing.campaigns.campaign import run_seed
+from catchment.testing.campaigns.draw import Draw
+from catchment.testing.campaigns.generate import BEGIN_US, draw_features
+from catchment.testing.simulated.network import GREETING_BYTES
 from catchment.timeline import SECOND_US
 from tests.worlds.tiers import seeds
 

@@ -18,7 +18,7 @@ from catchment.deploy.submit import submit_text
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import View
 from catchment.testing import ArrivingRecords, DeploymentSimulation
-from catchment.testing.generate import BEGIN_US
+from catchment.testing.campaigns.generate import BEGIN_US
 from catchment.timeline import SECOND_US
 from tests.testing.test_view_sites import at
 

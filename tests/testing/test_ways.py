@@ -11,10 +11,10 @@ from collections import Counter
 
 import pytest
 
-from catchment.testing.campaign import run_seed
-from catchment.testing.draw import Draw
-from catchment.testing.features import Feature
-from catchment.testing.states import RareState
+from catchment.testing.campaigns.campaign import run_seed
+from catchment.testing.campaigns.draw import Draw
+from catchment.testing.campaigns.features import Feature
+from catchment.testing.campaigns.states import RareState
 from tests.worlds.tiers import seeds
 
 MESH = frozenset({Feature.MESH, Feature.LATE, Feature.CRASH, Feature.DOUBLED, Feature.REPLAY, Feature.STEP_BACK})

@@ -19,16 +19,16 @@ from catchment.errors import StorageError, WireError
 from catchment.storage.free_space import CHECK_EVERY_US, FreeSpace
 from catchment.storage.numbers import NumberSet
 from catchment.timeline import ManualClock
-from catchment.wire import outbox as outbox_module
-from catchment.wire.codec import decode_segment, encode_segment
-from catchment.wire.inbox import Inbox
-from catchment.wire.limits import WireLimits
+from catchment.wire.frames.codec import decode_segment, encode_segment
+from catchment.wire.frames.limits import WireLimits
+from catchment.wire.frames.versions import NEWEST_VERSION
 from catchment.wire.messages import Segment, Updates
-from catchment.wire.outbox import Outbox
-from catchment.wire.refusals import LOG_EVERY_US, MAX_ORIGINS, OTHERS, Refusals
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.receiving.refusals import LOG_EVERY_US, MAX_ORIGINS, OTHERS, Refusals
 from catchment.wire.segment_folder import DAMAGED_SUFFIX, SEGMENT_SUFFIX
-from catchment.wire.uplink import Introduction, RefusedError
-from catchment.wire.versions import NEWEST_VERSION
+from catchment.wire.sending import outbox as outbox_module
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.uplink import Introduction, RefusedError
 from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import landed_segments
@@ -252,7 +252,7 @@ def test_a_damaged_state_file_is_refused(tmp_path: Path, change: bytes) -> None:
 def test_a_folder_serves_one_process_at_a_time(tmp_path: Path) -> None:
     holder = make_outbox(tmp_path)
     code = (
-        "import sys; from pathlib import Path; from catchment.wire.outbox import Outbox; "
+        "import sys; from pathlib import Path; from catchment.wire.sending.outbox import Outbox; "
         "Outbox(Path(sys.argv[1]), 'eu', 'center', 1)"
     )
     other = [sys.executable, "-c", code, str(tmp_path / "out")]

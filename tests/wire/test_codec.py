@@ -15,22 +15,22 @@ from hypothesis import strategies as st
 
 from catchment.errors import WireError
 from catchment.quality.merge_sites import SiteEstimate
-from catchment.wire import table_bytes
-from catchment.wire.codec import (
+from catchment.wire.frames import table_bytes
+from catchment.wire.frames.codec import (
     UnknownVersionError,
     decode_segment,
     encode_segment,
     pack_table,
     read_frame,
 )
-from catchment.wire.header import pack_header
-from catchment.wire.layout import from_wire, to_wire
-from catchment.wire.limits import WireLimits
-from catchment.wire.link_meter import WireSizes
+from catchment.wire.frames.header import pack_header
+from catchment.wire.frames.layout import from_wire, to_wire
+from catchment.wire.frames.limits import WireLimits
+from catchment.wire.frames.table_bytes import SMALL_BYTES, compress, decompress
+from catchment.wire.frames.versions import NEWEST_VERSION, READ_VERSIONS
 from catchment.wire.messages import Closing, Progress, Segment, Standing, Updates
-from catchment.wire.outbox import Pending
-from catchment.wire.table_bytes import SMALL_BYTES, compress, decompress
-from catchment.wire.versions import NEWEST_VERSION, READ_VERSIONS
+from catchment.wire.sending.link_meter import WireSizes
+from catchment.wire.sending.outbox import Pending
 from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import forged, segments, tables

@@ -18,12 +18,12 @@ import pytest
 
 from catchment.errors import CatchmentError
 from catchment.storage.disk import current_disk, use_disk
-from catchment.testing.disk import DiskFault, Killed, SimulatedDisk
-from catchment.wire.codec import encode_segment
-from catchment.wire.inbox import Inbox
+from catchment.testing.simulated.disk import DiskFault, Killed, SimulatedDisk
+from catchment.wire.frames.codec import encode_segment
 from catchment.wire.messages import Segment
-from catchment.wire.outbox import Outbox
-from catchment.wire.uplink import RefusedError
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.uplink import RefusedError
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import NEVER, FailingDisk, failing_disk, land_together, landed_segments
 

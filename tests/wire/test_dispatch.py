@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from catchment.errors import WireError
 from catchment.timeline import ManualClock
-from catchment.wire.dispatch import Dispatch, SendOrder
-from catchment.wire.outbox import Outbox, Pending
-from catchment.wire.uplink import LinkError
+from catchment.wire.sending.dispatch import Dispatch, SendOrder
+from catchment.wire.sending.outbox import Outbox, Pending
+from catchment.wire.sending.uplink import LinkError
 from tests.worlds.tiers import examples
 from tests.worlds.wire_support import store
 

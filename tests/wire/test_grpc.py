@@ -15,17 +15,18 @@ import trustme
 from catchment.errors import ConfigError, WireError
 from catchment.keys.tls import Tls, TlsFiles, TlsSource
 from catchment.keys.tokens import TokenCheck
-from catchment.wire import grpc_server, grpc_uplink
-from catchment.wire import sender as sender_module
-from catchment.wire.codec import encode_segment
-from catchment.wire.grpc_server import InboxServer
-from catchment.wire.grpc_uplink import GrpcUplink
-from catchment.wire.inbox import Inbox
-from catchment.wire.limits import WireLimits
+from catchment.wire.frames.codec import encode_segment
+from catchment.wire.frames.limits import WireLimits
 from catchment.wire.messages import Segment
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
-from catchment.wire.uplink import Introduction, LinkError, RefusedError
+from catchment.wire.receiving import grpc_server
+from catchment.wire.receiving.grpc_server import InboxServer
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending import grpc_uplink
+from catchment.wire.sending import sender as sender_module
+from catchment.wire.sending.grpc_uplink import GrpcUplink
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
+from catchment.wire.sending.uplink import Introduction, LinkError, RefusedError
 from tests.worlds.waiting import PATIENCE_S
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import landed_segments

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from catchment.wire.inbox import Inbox
-from catchment.wire.outbox import Outbox
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.outbox import Outbox
 from tests.worlds.waiting import PATIENCE_S, free_port, wait_until
 from tests.worlds.wire_support import frames_on_disk, landed_segments
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from catchment.wire.codec import pack_table
-from catchment.wire.table_bytes import ZSTD_LEVEL
+from catchment.wire.frames.codec import pack_table
+from catchment.wire.frames.table_bytes import ZSTD_LEVEL
 
 SLICE_US = 1_767_000_000_000_000
 

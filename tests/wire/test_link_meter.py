@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from catchment.wire.link_meter import LinkMeter
+from catchment.wire.sending.link_meter import LinkMeter
 
 
 def test_goodput_is_bytes_over_the_time_in_use_and_overlap_counts_once() -> None:

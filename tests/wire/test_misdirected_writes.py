@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from catchment.errors import WireError
-from catchment.wire.codec import encode_segment
-from catchment.wire.inbox import Inbox
+from catchment.wire.frames.codec import encode_segment
 from catchment.wire.messages import Segment
-from catchment.wire.outbox import Outbox
+from catchment.wire.receiving.inbox import Inbox
 from catchment.wire.segment_folder import SEGMENT_SUFFIX
+from catchment.wire.sending.outbox import Outbox
 from tests.worlds.wire_messages import some_messages
 
 

@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from catchment.wire.inbox import Inbox
-from catchment.wire.outbox import Outbox
-from catchment.wire.uplink import Introduction
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.uplink import Introduction
 from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
 from tests.worlds.wire_support import NEVER, FailingDisk, failing_disk, landed_segments

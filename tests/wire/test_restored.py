@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.storage.files import read_record, write_record
-from catchment.wire import seen_segments
 from catchment.wire.chain import START, SegmentChain
-from catchment.wire.inbox import Inbox, LocalUplink
-from catchment.wire.outbox import STATE_FILE, Outbox
-from catchment.wire.sender import Sender
-from catchment.wire.uplink import Introduction, RefusedError
+from catchment.wire.receiving import seen_segments
+from catchment.wire.receiving.inbox import Inbox, LocalUplink
+from catchment.wire.sending.outbox import STATE_FILE, Outbox
+from catchment.wire.sending.sender import Sender
+from catchment.wire.sending.uplink import Introduction, RefusedError
 from tests.worlds.tiers import examples
 from tests.worlds.waiting import wait_until
 from tests.worlds.wire_messages import some_messages

@@ -21,12 +21,12 @@ from catchment.progress.frontier import Frontier
 from catchment.quality.merge_sites import SiteEstimate
 from catchment.site.outbox_writer import OutboxWriter
 from catchment.timeline import START_OF_TIME_US
-from catchment.wire.codec import decode_segment, encode_segment
-from catchment.wire.inbox import Inbox
-from catchment.wire.limits import DEFAULT_LIMITS, WireLimits
+from catchment.wire.frames.codec import decode_segment, encode_segment
+from catchment.wire.frames.limits import DEFAULT_LIMITS, WireLimits
+from catchment.wire.frames.segmenting import segments_of
 from catchment.wire.messages import Closing, Counted, Message, Progress, Relayed, Segment, Shed, Standing, Updates
-from catchment.wire.outbox import Outbox
-from catchment.wire.segmenting import segments_of
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.outbox import Outbox
 
 SMALL = WireLimits(frame_bytes=24_000, raw_bytes=64_000, header_bytes=4_000, rows=200, messages=8, slices=20)
 GB = 2**30

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from catchment.errors import WireError
 from catchment.timeline import ManualClock
-from catchment.wire import sender as sender_module
-from catchment.wire.codec import read_frame
-from catchment.wire.inbox import Inbox, LocalUplink
-from catchment.wire.limits import WireLimits
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import RetryDelay, Sender
-from catchment.wire.shaper import Shaper
-from catchment.wire.uplink import Greeting, Introduction, LinkError, RefusedError, Uplink
+from catchment.wire.frames.codec import read_frame
+from catchment.wire.frames.limits import WireLimits
+from catchment.wire.receiving.inbox import Inbox, LocalUplink
+from catchment.wire.sending import sender as sender_module
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import RetryDelay, Sender
+from catchment.wire.sending.shaper import Shaper
+from catchment.wire.sending.uplink import Greeting, Introduction, LinkError, RefusedError, Uplink
 from tests.worlds.tiers import examples
 from tests.worlds.waiting import PATIENCE_S, wait_until
 from tests.worlds.wire_messages import some_messages

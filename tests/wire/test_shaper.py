@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from catchment.errors import WireError
 from catchment.timeline import ManualClock
-from catchment.wire.inbox import Inbox, LocalUplink
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
-from catchment.wire.shaper import BURST_S, Shaper, TokenBucket
+from catchment.wire.receiving.inbox import Inbox, LocalUplink
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
+from catchment.wire.sending.shaper import BURST_S, Shaper, TokenBucket
 from tests.worlds.tiers import examples
 from tests.worlds.waiting import PATIENCE_S
 from tests.worlds.wire_messages import some_messages

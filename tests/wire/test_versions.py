@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.wire import segment_folder
-from catchment.wire.codec import decode_segment, read_frame
-from catchment.wire.grpc_server import CONNECT, InboxServer
-from catchment.wire.grpc_uplink import GrpcUplink, read_answer
-from catchment.wire.inbox import Inbox, LocalUplink
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
-from catchment.wire.uplink import Greeting, Introduction, RefusedError
-from catchment.wire.versions import NEWEST_VERSION, PREVIOUS_VERSION, READ_VERSIONS, VersionsByNumber
+from catchment.wire.frames.codec import decode_segment, read_frame
+from catchment.wire.frames.versions import NEWEST_VERSION, PREVIOUS_VERSION, READ_VERSIONS, VersionsByNumber
+from catchment.wire.receiving.grpc_server import CONNECT, InboxServer
+from catchment.wire.receiving.inbox import Inbox, LocalUplink
+from catchment.wire.sending.grpc_uplink import GrpcUplink, read_answer
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
+from catchment.wire.sending.uplink import Greeting, Introduction, RefusedError
 from tests.worlds.golden_frames import SEGMENT, frame_file
 from tests.worlds.tiers import examples
 from tests.worlds.waiting import wait_until

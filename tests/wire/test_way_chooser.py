@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catchment.project.ways import Way
-from catchment.wire.way_chooser import WayChooser, WayMeter, WayRules
+from catchment.wire.ways.way_chooser import WayChooser, WayMeter, WayRules
 
 DIRECT: Way = ("a", "center")
 AROUND: Way = ("a", "b", "center")

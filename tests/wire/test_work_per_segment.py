@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from catchment.wire import codec, inbox
-from catchment.wire.inbox import Inbox, LocalUplink
-from catchment.wire.link_meter import WireSizes
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
+from catchment.wire.frames import codec
+from catchment.wire.receiving import inbox
+from catchment.wire.receiving.inbox import Inbox, LocalUplink
+from catchment.wire.sending.link_meter import WireSizes
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
 from tests.worlds.wire_messages import some_messages
 
 SEGMENTS = 10

@@ -10,8 +10,8 @@ from typing import Any
 from catchment.control.center_link import CenterLink, person_files
 from catchment.control.follower import Follower
 from catchment.control.service import ControlService
-from catchment.deploy.connections import Connections
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.processes.connections import Connections
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.keys.key_folder import KeyFolder
 from catchment.keys.tokens import OPERATOR, READER
@@ -19,8 +19,8 @@ from catchment.project.config import Project, security_of
 from catchment.project.joined_site import JoinedSite
 from catchment.project.sections import SecurityFiles, key_files
 from catchment.timeline import SystemClock
-from catchment.wire.grpc_server import InboxServer
-from catchment.wire.inbox import Inbox
+from catchment.wire.receiving.grpc_server import InboxServer
+from catchment.wire.receiving.inbox import Inbox
 from tests.worlds.projects import write_project
 from tests.worlds.waiting import free_port
 

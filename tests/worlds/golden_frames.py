@@ -13,7 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from catchment.quality.merge_sites import SiteEstimate
-from catchment.wire.codec import encode_segment
+from catchment.wire.frames.codec import encode_segment
+from catchment.wire.frames.versions import NEWEST_VERSION
 from catchment.wire.messages import (
     Backfilled,
     Backfilling,
@@ -33,7 +34,6 @@ from catchment.wire.messages import (
     Suspended,
     Updates,
 )
-from catchment.wire.versions import NEWEST_VERSION
 
 FOLDER = Path(__file__).parents[1] / "golden" / "frames"
 

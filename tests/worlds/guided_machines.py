@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from catchment.wire import versions
+from catchment.wire.frames import versions
 from tests.worlds.machines import Machine, run_center, start_site
 from tests.worlds.shell import Shell
 

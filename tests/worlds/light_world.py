@@ -15,9 +15,9 @@ from catchment.light.streams import LightStream
 from catchment.project.config import Project
 from catchment.query.sql.connectors import FilesConnector
 from catchment.timeline import ManualClock
-from catchment.wire.link_meter import LinkCounters
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
+from catchment.wire.sending.link_meter import LinkCounters
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
 
 CONFIG = """\
 [project]

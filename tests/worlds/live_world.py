@@ -41,11 +41,11 @@ from catchment.site.policies.registry import policy_by_name
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import END_OF_TIME_US, ManualClock
-from catchment.wire.codec import decode_segment, encode_segment
-from catchment.wire.inbox import LocalUplink
+from catchment.wire.frames.codec import decode_segment, encode_segment
 from catchment.wire.messages import Message, Segment
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
+from catchment.wire.receiving.inbox import LocalUplink
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
 from tests.worlds.sharing_support import lift_fragment
 
 EARLY_US = 10_000_000  # how often joins answer open windows

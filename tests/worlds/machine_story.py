@@ -9,7 +9,7 @@ from typing import Any
 
 from catchment.center.results.read import newest_windows, read_results, read_windows
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.role_files import read_status
+from catchment.deploy.reports.role_files import read_status
 from catchment.project.joined_site import DEPLOYMENT_FILE
 from tests.worlds.control_world import ControlWorld
 from tests.worlds.projects import START, group, make_records

@@ -32,8 +32,8 @@ def open_site(spark: SparkSession, folder: Path, data: Path, sql: str, evaluator
     from catchment.deploy.deployment import Deployment
     from catchment.spark.evaluation.evaluator import SparkEvaluator
     from catchment.spark.pipelines.site import SitePipeline
-    from catchment.wire.inbox import Inbox, LocalUplink
-    from catchment.wire.sender import Sender
+    from catchment.wire.receiving.inbox import Inbox, LocalUplink
+    from catchment.wire.sending.sender import Sender
 
     (folder / "queries").mkdir(parents=True)
     (folder / "catchment.toml").write_text(PROJECT.format(evaluator=evaluator))

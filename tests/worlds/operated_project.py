@@ -9,7 +9,7 @@ from catchment.center.core import CenterCore
 from catchment.center.deployed_changes import query_changes, roster_changes
 from catchment.center.events import RosterChange
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.role_files import refuse_redefined_views
+from catchment.deploy.reports.role_files import refuse_redefined_views
 from catchment.deploy.watcher import DeploymentWatcher
 from tests.worlds.projects import write_project
 

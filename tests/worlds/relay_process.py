@@ -10,9 +10,9 @@ from catchment.progress.admission import Admission
 from catchment.project.routes import Routes
 from catchment.relay.pipeline import RelayPipeline
 from catchment.timeline import SystemClock, WindowSpec
-from catchment.wire.grpc_server import InboxServer
-from catchment.wire.grpc_uplink import GrpcUplink
-from catchment.wire.sender import Sender
+from catchment.wire.receiving.grpc_server import InboxServer
+from catchment.wire.sending.grpc_uplink import GrpcUplink
+from catchment.wire.sending.sender import Sender
 from tests.worlds.relay_world import PAIR, carried, project_of
 from tests.worlds.world import make_fragment
 

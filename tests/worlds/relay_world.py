@@ -17,11 +17,11 @@ from catchment.relay.events import Carried
 from catchment.relay.pipeline import RelayPipeline
 from catchment.site.policies.registry import policy_by_name
 from catchment.timeline import ManualClock, WindowSpec
-from catchment.wire.codec import decode_segment
-from catchment.wire.inbox import Inbox, LocalUplink
+from catchment.wire.frames.codec import decode_segment
 from catchment.wire.messages import Relayed, Segment
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
+from catchment.wire.receiving.inbox import Inbox, LocalUplink
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
 from tests.worlds.world import Center, Site, Tables, make_fragment
 
 PAIR = {"a": "hub", "b": "hub", "hub": "center"}

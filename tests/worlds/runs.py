@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from catchment.spark.pipelines.runner import Runner
-    from catchment.wire.uplink import Uplink
+    from catchment.wire.sending.uplink import Uplink
 
 Status = Mapping[str, Any]
 

@@ -35,7 +35,7 @@ from catchment.query.catalog import Catalog
 from catchment.query.plan import QueryPlan
 from catchment.query.planning.build import plan_views
 from catchment.query.sql.parse import parse_sql
-from catchment.testing.evaluate import evaluate_rows
+from catchment.testing.simulated.evaluate import evaluate_rows
 from catchment.timeline import ManualClock
 from tests.worlds.live_world import LiveCenter, LiveSite, Speaker
 from tests.worlds.sharing_support import SECOND, base_catalog, duck, make_hits

@@ -24,8 +24,8 @@ from catchment.query.plan import QueryPlan
 from catchment.site.core import SiteCore
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
-from catchment.wire.inbox import Inbox
-from catchment.wire.outbox import Outbox
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.outbox import Outbox
 from tests.worlds import join_world
 from tests.worlds.join_world import Case, close, plans_of, side_queries
 from tests.worlds.live_world import LiveCenter, LiveSite, expected_answers

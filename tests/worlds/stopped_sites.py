@@ -16,8 +16,8 @@ from catchment.site.events import FragmentAdded
 from catchment.site.policies.registry import policy_by_name
 from catchment.storage.host import Host
 from catchment.timeline import END_OF_TIME_US, SECOND_US, WindowSpec
-from catchment.wire.inbox import Inbox
-from catchment.wire.outbox import Outbox
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.outbox import Outbox
 from tests.worlds import contract_site
 from tests.worlds.contract_site import ContractSite, summed
 from tests.worlds.relay_world import Tree

@@ -21,8 +21,8 @@ from catchment.center.statuses import EARLY, EXACT, FINAL, ON_TIME
 from catchment.storage.codec import decode, encode
 from catchment.storage.host import Host
 from catchment.timeline import ManualClock, Window
-from catchment.wire.inbox import Inbox
-from catchment.wire.outbox import Outbox
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.outbox import Outbox
 
 NOTES_FILE = "world.bin"
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from catchment.deploy.connections import Connections, reached_at
-from catchment.deploy.forwarding import ForwardServers
+from catchment.deploy.processes.connections import Connections, reached_at
+from catchment.deploy.processes.forwarding import ForwardServers
 from catchment.keys.key_folder import KeyFolder
 from catchment.project.config import Project
-from catchment.testing.throttled_link import ThrottledLink
+from catchment.testing.simulated.throttled_link import ThrottledLink
 from catchment.timeline import SystemClock
-from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Message, Progress, Updates
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
-from catchment.wire.way_chooser import WayRules
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
+from catchment.wire.ways.way_chooser import WayRules
 from tests.worlds.waiting import free_port
 
 SEGMENT_BYTES = 20_000

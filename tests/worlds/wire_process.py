@@ -6,11 +6,11 @@ import sys
 import time
 from pathlib import Path
 
-from catchment.wire.grpc_server import InboxServer
-from catchment.wire.grpc_uplink import GrpcUplink
-from catchment.wire.inbox import Inbox
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
+from catchment.wire.receiving.grpc_server import InboxServer
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.grpc_uplink import GrpcUplink
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
 from tests.worlds.wire_messages import some_messages
 
 

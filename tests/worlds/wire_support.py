@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from catchment.quality.merge_sites import SiteEstimate
 from catchment.storage.disk import Disk, use_disk
-from catchment.wire import codec
-from catchment.wire.codec import decode_segment
-from catchment.wire.inbox import Inbox
+from catchment.wire.frames import codec
+from catchment.wire.frames.codec import decode_segment
+from catchment.wire.frames.versions import NEWEST_VERSION
 from catchment.wire.messages import (
     Closing,
     Counted,
@@ -37,10 +37,10 @@ from catchment.wire.messages import (
     Suspended,
     Updates,
 )
-from catchment.wire.outbox import Outbox
+from catchment.wire.receiving.inbox import Inbox
 from catchment.wire.segment_folder import GROUP_SUFFIX, SEGMENT_SUFFIX
-from catchment.wire.uplink import Greeting, Introduction, LinkError, Uplink
-from catchment.wire.versions import NEWEST_VERSION
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.uplink import Greeting, Introduction, LinkError, Uplink
 from tests.worlds.waiting import wait_until
 from tests.worlds.wire_messages import some_messages
 

@@ -29,9 +29,9 @@ from catchment.site.policies.registry import policy_by_name
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import ManualClock, WindowSpec
-from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Message
-from catchment.wire.outbox import Outbox
+from catchment.wire.receiving.inbox import Inbox
+from catchment.wire.sending.outbox import Outbox
 
 Record = tuple[int, str, int]  # event time, key, value
 Answer = dict[tuple[int, str], tuple[int, int]]  # (window start, key) -> (count, sum)

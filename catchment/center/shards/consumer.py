@@ -44,7 +44,7 @@ from catchment.progress.spans import ALL_OF_TIME, FindSpan
 from catchment.query.fragment import Fragment
 from catchment.shedding.group_shares import DeferrableFragment
 from catchment.storage.host import Host
-from catchment.wire.inbox import Inbox
+from catchment.wire.receiving.inbox import Inbox
 
 TASK_BYTES = 1 << 18  # a task reads about so many bytes of segments at least; fewer are read here
 

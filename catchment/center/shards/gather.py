@@ -24,8 +24,8 @@ from catchment.progress.soundness import check_soundness
 from catchment.progress.spans import ALL_OF_TIME, Span, restrict
 from catchment.quality.contract import watched_quantities
 from catchment.query.fragment import SLICE_COLUMN, Fragment
-from catchment.wire.codec import read_frame
-from catchment.wire.limits import WireLimits
+from catchment.wire.frames.codec import read_frame
+from catchment.wire.frames.limits import WireLimits
 from catchment.wire.messages import Segment, counted_in
 from catchment.wire.segment_folder import read_segment_file
 

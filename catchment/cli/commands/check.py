@@ -140,7 +140,7 @@ def _check_link(deployment: Deployment, site: str) -> str:
     """Check that something listens where a site sends to."""
     import socket
 
-    from catchment.deploy.connections import inbox_address
+    from catchment.deploy.processes.connections import inbox_address
 
     if site == deployment.project.center:
         return "the center sends to nobody"

@@ -29,7 +29,7 @@ def doctor(
     as_json: JsonFlag = False,
 ) -> None:
     """Check the state folder of a project; exit with code 1 if something is wrong."""
-    from catchment.deploy.doctor import WRONG, examine
+    from catchment.deploy.repairing.doctor import WRONG, examine
 
     findings = examine(Project.load(project_folder(folder, project)), fix)
     wrong = sum(finding.state == WRONG for finding in findings)

@@ -172,7 +172,7 @@ def center(
 
 def _check_addresses(deployment: Deployment, site: str) -> None:
     """Check that other processes can find this one, and that it can find the next one on its way to the center."""
-    from catchment.deploy.connections import inbox_address
+    from catchment.deploy.processes.connections import inbox_address
 
     for routes in (part.routes for part in deployment.parts):
         for name in {site, routes.hops.get(site, site)} & {routes.center, *routes.relays}:

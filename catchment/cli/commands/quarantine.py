@@ -44,7 +44,7 @@ def replay(
     They leave the quarantine. Those that still cannot be used come back to it, and those beyond the repair horizon are
     registered as late.
     """
-    from catchment.deploy.quarantine import replay_quarantine
+    from catchment.deploy.repairing.quarantine import replay_quarantine
 
     emit(replay_quarantine(project, stream, site), as_json, _render)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import zstandard
 
 from catchment.storage.files import make_folder
-from catchment.wire.uplink import Greeting, Introduction, LinkError, Uplink
+from catchment.wire.sending.uplink import Greeting, Introduction, LinkError, Uplink
 
 WINDOW_S = 600  # what one step feeds: a window of the demo's views
 ARRIVING = "arriving"  # the folder of the demo in which each site has one of its own

@@ -23,14 +23,14 @@ from catchment.center.results.write import ResultTables
 from catchment.center.shards.consumer import ShardedCenter
 from catchment.center.shards.folder import PartFolder
 from catchment.center.shards.tables import ShardedTables
-from catchment.deploy.connections import Connections, reached_at
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.role_files import (
+from catchment.deploy.processes.connections import Connections, reached_at
+from catchment.deploy.repairing.second_rounds import round_rules
+from catchment.deploy.reports.role_files import (
     forget_resumptions,
     refuse_redefined_views,
     requested_resumptions,
 )
-from catchment.deploy.second_rounds import round_rules
 from catchment.progress.admission import Admission
 from catchment.progress.window_observer import WindowObserver
 from catchment.query.plan import QueryPlan
@@ -44,9 +44,9 @@ from catchment.spark.sources.lookup_tables import LookupTables
 from catchment.storage.free_space import FreeSpace
 from catchment.timeline import END_OF_TIME_US, Clock
 from catchment.units import SECOND_US
-from catchment.wire.grpc_server import InboxServer
-from catchment.wire.inbox import Inbox
 from catchment.wire.messages import Segment
+from catchment.wire.receiving.grpc_server import InboxServer
+from catchment.wire.receiving.inbox import Inbox
 
 
 class CenterRole:

@@ -2,7 +2,7 @@
 
 Sites and the center speak over real sockets in every case; in one process they are wired on loopback. The runner
 is the only part that waits: it ticks the pipelines, reports their state, and ends when every stream has ended.
-A process of relays alone needs no Spark and has a runner of its own (`catchment.deploy.relay_runner`).
+A process of relays alone needs no Spark and has a runner of its own (`catchment.deploy.processes.relay_runner`).
 
 A light site is two parts: its source, which reads and sends, and its pipeline, which runs in the process of the site
 that evaluates, beside the inbox that it gives its partials to (`catchment.light.in_process`).
@@ -20,16 +20,21 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from catchment.center.pipeline import CenterPipeline
-from catchment.deploy.connections import Connections, inbox_address
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.expiry import ExpiryWatch
-from catchment.deploy.forwarding import ForwardServers
-from catchment.deploy.housekeeping import SiteHousekeeping
+from catchment.deploy.processes.connections import Connections, inbox_address
+from catchment.deploy.processes.expiry import ExpiryWatch
+from catchment.deploy.processes.forwarding import ForwardServers
+from catchment.deploy.processes.housekeeping import SiteHousekeeping
+from catchment.deploy.processes.relay_runner import TICK_S, Report, StatusCadence, end_former_lives, open_window_traces
+from catchment.deploy.processes.relays import Relays
 from catchment.deploy.rebalance import Rebalancer
-from catchment.deploy.relay_runner import TICK_S, Report, StatusCadence, end_former_lives, open_window_traces
-from catchment.deploy.relays import Relays
-from catchment.deploy.role_files import open_state_folder, refuse_changed_streams, refuse_redefined_views, write_status
-from catchment.deploy.second_rounds import SecondRounds
+from catchment.deploy.repairing.second_rounds import SecondRounds
+from catchment.deploy.reports.role_files import (
+    open_state_folder,
+    refuse_changed_streams,
+    refuse_redefined_views,
+    write_status,
+)
 from catchment.deploy.sites import LeavingSites
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.light.in_process import LightSites
@@ -46,12 +51,12 @@ from catchment.spark.pipelines.site_status import site_status
 from catchment.spark.session import make_session
 from catchment.spark.sources.lookup_tables import LookupTables
 from catchment.timeline import Clock, SystemClock
-from catchment.wire.grpc_server import CallService
-from catchment.wire.inbox import Inbox, LocalUplink
 from catchment.wire.messages import Segment
-from catchment.wire.outbox import Outbox
-from catchment.wire.sender import Sender
-from catchment.wire.uplink import Uplink
+from catchment.wire.receiving.grpc_server import CallService
+from catchment.wire.receiving.inbox import Inbox, LocalUplink
+from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.sender import Sender
+from catchment.wire.sending.uplink import Uplink
 
 if TYPE_CHECKING:
     from catchment.feeds.runs.cloud_role import FeedCloudRole

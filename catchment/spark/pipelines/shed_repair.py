@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from catchment.aggregates import partials
 from catchment.deploy.fragment_plan import FragmentPlan
-from catchment.deploy.role_files import forget_repair_requests, requested_repairs
+from catchment.deploy.reports.role_files import forget_repair_requests, requested_repairs
 from catchment.log_fields import about
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.shedding.debts import BatchGivenUp, BatchRepaired, ShedDebt, ShedDebts

@@ -41,7 +41,7 @@ from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.sources.reread import BatchRows
 from catchment.spark.sources.streams import OpenedStream
 from catchment.timeline import Clock, Slicing
-from catchment.wire.limits import MAX_STRATA
+from catchment.wire.frames.limits import MAX_STRATA
 
 IDLE_S = 3.0  # a stream without a micro-batch for this long has room for repairs
 WARM_UP_ROWS = 100_000  # rows of a warm-up sample, before sampling

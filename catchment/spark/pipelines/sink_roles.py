@@ -13,9 +13,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from catchment.deploy.deployment import Deployment
+from catchment.deploy.processes.sink_relays import SinkRelays
 from catchment.deploy.rebalance import Rebalancer
-from catchment.deploy.role_files import write_status
-from catchment.deploy.sink_relays import SinkRelays
+from catchment.deploy.reports.role_files import write_status
 from catchment.deploy.store import write_all_names
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.spark.pipelines.center_role import CenterRole

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
-from catchment.deploy.role_files import forget_resumptions, requested_resumptions
+from catchment.deploy.reports.role_files import forget_resumptions, requested_resumptions
 from catchment.deploy.twins import with_twins
 from catchment.errors import CatchmentError, EngineError
 from catchment.files.watch import DEFAULT_KEEP_US, FolderWatch

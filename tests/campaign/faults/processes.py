@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from catchment.deploy.role_status import SILENT
+from catchment.deploy.reports.role_status import SILENT
 from catchment.timeline import SystemClock
 from tests.campaign.faults.base import Fault
 from tests.campaign.living import ALL, CENTER, ROLES, SITES

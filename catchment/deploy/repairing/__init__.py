@@ -1,0 +1,1 @@
+"""What is done about lost, late, shed, suspended or doubted answers: found, ordered and followed here."""

@@ -1,0 +1,1 @@
+"""Frames: the bytes of segments, their layout, their versions and their bounds."""
