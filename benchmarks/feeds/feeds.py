@@ -15,11 +15,13 @@ DESCRIPTION = (
 PARTS: Mapping[str, Callable[[Callable[[str], None], bool], Any]] = {
     "live": traffic.run,
     "clients": clients.run,
+    "many": clients.run_many,
     "growth": growth.run,
 }
 TABLES: Mapping[str, Callable[[Any], RenderableType]] = {
     "live": traffic.render,
     "clients": clients.render,
+    "many": clients.render,
     "growth": growth.render,
 }
 

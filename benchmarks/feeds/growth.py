@@ -1,13 +1,14 @@
 """A fleet that grows while its cloud runs, without a recording: devices register, report their rates, and views follow.
 
 In virtual time, over the in-process bus. At each size the traffic that the cloud predicts from what devices have
-reported is compared with what crosses the links, and notices with the naive recomputation.
+reported is compared with what crosses the links, and notices with the naive recomputation. How long redeployments take
+is a distribution over views: from the decision until the new host is the only one, in the time of the devices.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ SIZES = (10, 50, 100, 250, 500)
 SETTLE_S = 60  # in which new devices register, report their rates, and views move
 PHASE_S = 120
 REPORT_EVERY_S = 10
+LOOK_EVERY_US = 100_000  # how exactly the length of a move is known
 REVIEW_EVERY_S = 5
 
 
@@ -51,7 +53,7 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
         for size in sizes:
             report(f"{size} devices")
             phases.append(growth.grow_to(size))
-        return {"data": world.source, "phases": phases, **growth.notices()}
+        return {"data": world.source, "phases": phases, "redeployments": growth.redeployments(), **growth.notices()}
 
 
 class _Growth:
@@ -72,6 +74,9 @@ class _Growth:
         self.run.now_us = EPOCH_US
         self.run.produced = []
         self.run.every(SECOND_US, lambda run: run.send(self.registrar.follow(run.now_us)))
+        self.run.every(LOOK_EVERY_US, self._look_at_moves)
+        self.under_way: dict[str, tuple[bool, int]] = {}  # whether the view was elsewhere before, and since when
+        self.took_s: dict[str, list[float]] = {"opened": [], "moved": []}
         self.run.every(REVIEW_EVERY_S * SECOND_US, lambda run: run.send(self.cloud.review(REVIEW_EVERY_S)))
         self.records = world.records(EPOCH_US)
         self.joined = 0
@@ -79,6 +84,19 @@ class _Growth:
     def _answer(self, device: str, message: Upward) -> list[Deliver]:
         told = self.registrar.refuse(device, message, self.run.now_us)
         return list(self.cloud.receive(device, message) if told is None else told)
+
+    def _look_at_moves(self, run: LocalRun) -> None:
+        """Note which moves have begun, and how long those took that have ended."""
+        moving = self.cloud.controller.moving
+        for name in [name for name in self.under_way if name not in moving]:
+            was_elsewhere, since_us = self.under_way.pop(name)
+            self.took_s["moved" if was_elsewhere else "opened"].append((run.now_us - since_us) / SECOND_US)
+        for name, move in moving.items():
+            self.under_way.setdefault(name, (move.old is not None, run.now_us - LOOK_EVERY_US))
+
+    def redeployments(self) -> dict[str, Any]:
+        """Return how long it took to open views and to move them, in seconds, as a distribution."""
+        return {kind: distribution(seconds) for kind, seconds in self.took_s.items()}
 
     def grow_to(self, size: int) -> dict[str, Any]:
         """Let devices connect, wait until rates are known and views stand still, and measure."""
@@ -127,9 +145,20 @@ class _Growth:
         return {"notices": len(found), "doubled": len(self.fleet.notices) - len(found), **counts}
 
 
+def distribution(seconds: Sequence[float]) -> dict[str, float]:
+    """Return how many there are, and what share of them took at most so long."""
+    if not seconds:
+        return {"views": 0}
+    ordered = sorted(seconds)
+    points = {f"p{share}": ordered[min(len(ordered) - 1, share * len(ordered) // 100)] for share in (10, 50, 90, 99)}
+    return {"views": len(ordered), **points, "longest": ordered[-1]}
+
+
 def render(result: Mapping[str, Any]) -> RenderableType:
     """A row per size."""
-    table = Table(title=f"a fleet that grows ({result['data']}); {result['lost']} notices lost")
+    moved = result["redeployments"]["moved"]
+    took = f"{moved['views']:,} views moved, half within {moved['p50']:.1f} s" if moved["views"] else "no view moved"
+    table = Table(title=f"a fleet that grows ({result['data']}); {result['lost']} notices lost; {took}")
     for head in ("devices", "views", "settled after s", "bytes/s up", "predicted", "off", "by last reports"):
         table.add_column(head, justify="right")
     for phase in result["phases"]:

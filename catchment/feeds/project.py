@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from catchment.feeds.language.functions import BUILT_IN, Functions, with_functio
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.reference import ReferenceData, Row
 from catchment.feeds.language.statements import Declared
+from catchment.feeds.language.submitted import SubmittedView
 from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.placement.costs import LinkCosts
 from catchment.feeds.protocol.mqtt_config import MqttConfig
@@ -37,7 +38,7 @@ from catchment.project import option_kinds as kinds
 from catchment.project.config import PROJECT_FILE, Project
 from catchment.project.options import Option, read_options
 from catchment.project.toml_file import TomlFile
-from catchment.query.catalog import load_catalog
+from catchment.query.catalog import Catalog, load_catalog
 
 PROGRAM_FILE = "feeds.sql"
 SETTINGS_FILE = "feeds.toml"
@@ -46,6 +47,7 @@ MAX_ROWS = 5_000_000  # rows per file, which is held in memory
 RECORDING = "recording"  # streams are recorded in CSV files of the project
 NEARBY = "nearby"  # users, friends and positions are made by catchment
 
+PlanProgram = Callable[[Sequence[SubmittedView]], FeedProgram]
 RejectLine = Callable[[Path, int, FeedError], None]  # the file, the number of the line, and what is wrong
 
 _PARSE: dict[str, Callable[[str], Any]] = {
@@ -56,7 +58,11 @@ _PARSE: dict[str, Callable[[str], Any]] = {
     "BOOLEAN": lambda text: {"true": True, "false": False}[text.lower()],
 }
 _COST = kinds.number(high=1e9)
-_COST_OPTIONS = (Option("upload", _COST, 1.0), Option("download", _COST, 1.0))
+_COST_OPTIONS = (
+    Option("upload", _COST, 1.0),
+    Option("download", _COST, 1.0),
+    Option("per_device", kinds.text("a CSV file with the columns device, upload and download")),
+)
 _WORLD_OPTIONS = (
     Option("kind", kinds.choice(NEARBY, RECORDING), RECORDING),
     Option("users", kinds.integer(0, 10**9), 100),
@@ -99,18 +105,25 @@ class FeedProject:
     program: FeedProgram
     costs: LinkCosts
     world: Mapping[str, Any]  # the options of [world], checked
-    retention: Retention = field(default_factory=Retention)
+    retention: Retention
+    plan: PlanProgram  # the program as it was when the folder was opened, together with submitted views
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether its reference tables are files in the folder."""
+        return bool(self.world["kind"] == RECORDING)
 
     def read_reference(self, devices: Iterable[str] | None = None) -> ReferenceData:
         """Read the reference tables as they are in the folder now; `devices`, when given, lists all that exist."""
-        rows = {name: [row for _, row in read_rows(self.folder, t)] for name, t in self.program.tables.items()}
+        tables = {name: table for name, table in self.program.tables.items() if table.has_file}
+        rows = {name: [row for _, row in read_rows(self.folder, table)] for name, table in tables.items()}
         named = None if devices is None else tuple(typed_device(self.program, device) for device in devices)
         return ReferenceData(rows, named)
 
 
 def typed_device(program: FeedProgram, device: str) -> Any:
     """Return a device's name as the type that its streams declare."""
-    stream = next(iter(program.streams.values()))
+    stream = next(stream for stream in program.streams.values() if not stream.born_at_cloud)
     assert stream.device is not None
     kind = stream.type_of(stream.device)
     try:
@@ -130,9 +143,26 @@ def open_project(folder: Path, upload_cost: float | None = None, download_cost: 
     link_costs = LinkCosts(
         costs["upload"] if upload_cost is None else upload_cost,
         costs["download"] if download_cost is None else download_cost,
+        _read_device_costs(folder, costs["per_device"]),
     )
-    program = read_program_file(folder, functions)
-    return FeedProject(folder, program, link_costs, settings["world"], _retention_of(settings["retention"]))
+    plan = read_program_file(folder, functions)
+    return FeedProject(folder, plan(()), link_costs, settings["world"], _retention_of(settings["retention"]), plan)
+
+
+def _read_device_costs(folder: Path, file: str | None) -> dict[str, tuple[float, float]]:
+    """Return the costs of devices that pay something else than the others."""
+    if file is None:
+        return {}
+    columns = (("device", "STRING"), ("upload", "DOUBLE"), ("download", "DOUBLE"))
+    found: dict[str, tuple[float, float]] = {}
+    for number, (device, upload, download) in read_lines(folder, Declared("costs", columns, file=file)):
+        if device is None or upload is None or download is None or not (0 <= upload < 1e9 and 0 <= download < 1e9):
+            where = f"{folder / file}, line {number}"
+            raise FeedError(
+                f"found {device}, {upload}, {download}; expected a device and two costs from 0", where=where
+            )
+        found[device] = (upload, download)
+    return found
 
 
 def _retention_of(settings: Mapping[str, Any]) -> Retention:
@@ -183,27 +213,27 @@ def _read_settings(folder: Path) -> dict[str, dict[str, Any]]:
     return {name: read(name, options) for name, options in _SETTINGS.items()}
 
 
-def read_program_file(folder: Path, functions: Functions = BUILT_IN) -> FeedProgram:
-    """Read the program of a project; a mistake in it is named with its file."""
+def read_program_file(folder: Path, functions: Functions = BUILT_IN) -> PlanProgram:
+    """Read the program of a project; a mistake in it is named with its file when it is planned."""
     path = folder / PROGRAM_FILE
     if not path.is_file():
-        return _read_catalog(folder, functions)
+        return partial(program_of, _read_catalog(folder), functions)
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise FeedError("this file is not UTF-8 text", where=str(path)) from error
-    return read_program(text, functions, str(path))
+    return partial(read_program, text, functions, str(path))
 
 
-def _read_catalog(folder: Path, functions: Functions) -> FeedProgram:
-    """Read the program that is in the queries of a project, beside its materialized views."""
+def _read_catalog(folder: Path) -> Catalog:
+    """Read the queries of a project that has feed views among them."""
     catalog = load_catalog(Project.load(folder)) if (folder / PROJECT_FILE).is_file() else None
     if catalog is None or not catalog.feed_views:
         raise FeedError(
             f"there is no {PROGRAM_FILE} in {folder}, and no feed view in its queries",
             hint="try examples/nearby_friends, or see docs/guides/feeds.md",
         )
-    return program_of(catalog, functions)
+    return catalog
 
 
 def load_functions(folder: Path) -> Functions:
@@ -228,8 +258,8 @@ def load_functions(folder: Path) -> Functions:
 def table_files(folder: Path, program: FeedProgram) -> dict[Path, float]:
     """Return when each file of a reference table was last written."""
     found: dict[Path, float] = {}
-    for name in program.tables:
-        path = folder / program.tables[name].file_name
+    for table in (table for table in program.tables.values() if table.has_file):
+        path = folder / table.file_name
         with suppress(FileNotFoundError):
             found[path] = path.stat().st_mtime
     return found

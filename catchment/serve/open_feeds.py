@@ -55,7 +55,7 @@ def explain_workload(workload: Workload) -> dict[str, Any]:
         strategies[name] = {
             "messages_up": sum(traffic.up.values()),
             "messages_down": sum(traffic.down.values()),
-            "cost": traffic.cost(workload.costs.upload, workload.costs.download),
+            "cost": workload.costs.of_messages(traffic.up, traffic.down),
             "views_at_cloud": sum(h == CLOUD for h in hosts.values()),
             "views_on_devices": sum(h != CLOUD for h in hosts.values()),
         }

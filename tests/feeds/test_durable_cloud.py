@@ -14,13 +14,14 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.feeds.cloud.admission import AdmissionRule, DeviceGate
 from catchment.feeds.cloud.cloud import Cloud
-from catchment.feeds.cloud.core import CloudCore, MessagesTaken, SendDown
+from catchment.feeds.cloud.core import CloudCore, CloudCoreState, MessagesTaken, SendDown
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.device.device import DeviceConfig
@@ -55,6 +56,7 @@ from tests.worlds.feeds_world import (
 from tests.worlds.tiers import examples
 
 DEVICES = 4
+RECORD = 1  # the extension of a stored class in a document: its name, its version, its fields
 BEGIN_US = 1_700_000_000 * SECOND  # boots of links are taken from the clock
 
 
@@ -248,7 +250,60 @@ def test_the_state_of_a_cloud_is_a_document() -> None:
     assert core.handle_all([MessagesTaken(7)], 0) == []
 
 
-def test_another_program_begins_anew_and_devices_that_remember_the_old_one_are_asked_for_a_hello(
+def test_a_snapshot_of_a_cloud_that_knew_one_program_alone_is_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(5)
+    friends: list[Friend] = [(0, 1, 1.0, 1.0, 1e9), (1, 2, 1.0, 1.0, 1e9)]
+    taken_up: list[CloudCoreState] = []
+    restore = CloudCore.restore
+
+    def restore_older(core: CloudCore, state: CloudCoreState) -> None:
+        taken_up.append(decode(encode_as_version_1(encode(state))))
+        restore(core, taken_up[-1])
+
+    with use_disk(NoSync()):
+        world = KilledWorld(tmp_path, DECLARED + LAYERED, friends, rng, 0.0)
+        for name in world.fleet.devices:
+            world.fleet.connect(name, 0)
+        records = Walkers(rng, DEVICES).records(("location", "status"))
+        world.run.run(records, 3 * SECOND)
+        world.cloud.host.checkpoint()
+        monkeypatch.setattr(CloudCore, "restore", restore_older)
+        world.begin_again()
+        world.run.run(records, 6 * SECOND)
+        world.finish()
+    (older,) = taken_up
+    assert older.control.uploads, "devices had been asked for feeds"
+    assert (older.control.told, older.program) == (None, None)
+    found = Counter(n.identity for n in world.fleet.notices)
+    produced = world.run.produced or []
+    assert set(found) >= naive_notices(world.cloud.graph, produced, world.cloud.controller.active_since_us)
+    assert set(found) <= naive_notices(world.cloud.graph, produced)
+    assert found
+    assert set(found.values()) == {1}
+    assert world.resets == 0, "devices are told nothing anew"
+
+
+def encode_as_version_1(document: bytes) -> bytes:
+    """Return the document as it was written before programs could change."""
+    new_fields = {
+        "CloudCoreState": ("deliveries", "program"),
+        "ControlState": ("revision", "told"),
+        "Upload": ("columns", "first_token"),
+    }
+
+    def write_again(code: int, data: memoryview) -> msgspec.msgpack.Ext:
+        content = msgspec.msgpack.decode(data, ext_hook=write_again)
+        if code == RECORD and content[0] in new_fields:
+            name, _, fields = content
+            content = [name, 1, {key: value for key, value in fields.items() if key not in new_fields[name]}]
+        return msgspec.msgpack.Ext(code, msgspec.msgpack.encode(content))
+
+    return msgspec.msgpack.encode(msgspec.msgpack.decode(document, ext_hook=write_again))
+
+
+def test_a_stream_that_is_declared_anew_begins_anew_and_devices_that_remember_it_are_asked_for_a_hello(
     tmp_path: Path,
 ) -> None:
     rng = random.Random(6)
@@ -259,7 +314,7 @@ def test_another_program_begins_anew_and_devices_that_remember_the_old_one_are_a
         records = Walkers(rng, DEVICES).records()
         world.run.run(records, 4 * SECOND)
         assert len(world.cloud.graph.views) == 1
-        world.program = read_program(DECLARED + HOURLY)
+        world.program = read_program(DECLARED.replace("free BOOLEAN", "busy BOOLEAN") + HOURLY)
         world.begin_again()
         assert world.cloud.is_new
         assert not world.cloud.controller.registered

@@ -12,7 +12,7 @@ from tests.worlds.feeds_javascript import needs_node, node_device
 from tests.worlds.feeds_live import DeviceProgram, LiveCloud, expected_notices, friends_graph, python_device
 from tests.worlds.waiting import free_port
 
-KILLS = 4
+KILLS = 10
 
 
 def place(rng: random.Random, name: str) -> list[object]:
@@ -44,7 +44,7 @@ def test_a_device_that_is_killed_loses_doubles_and_invents_nothing(tmp_path: Pat
             until(lambda: len(cloud.cloud.controller.registered) == 2, cloud.serve)
             cloud.deploy(dict.fromkeys(graph.views, "0"))
             for n in range(KILLS):
-                for _ in range(6):
+                for _ in range(3):
                     for device in devices:
                         device.record(place(rng, device.name))
                         device.take()

@@ -81,6 +81,7 @@ def test_a_recording_is_read_by_its_declared_types_and_repeated(folder: Path) ->
         ),
         ("feeds.toml", "[costs]\nupload = -1\n", r"feeds.toml:2: .*upload = -1 cannot be used"),
         ("feeds.toml", "[costs]\nuplaod = 1\n", r"feeds.toml:2: .*did you mean 'upload'"),
+        ("feeds.toml", '[costs]\nper_device = "c.csv"\n', r"there is no c.csv"),
         ("feeds.toml", "upload = 1\n", r"feeds.toml.*found 'upload'; possible"),
         ("feeds.toml", "[world]\nkind = 'moon'\n", r"feeds.toml:2: .*'moon' cannot be used"),
         ("feeds.toml", "[world]\nkind = 'nearby'\n", r"this world makes location"),
@@ -191,3 +192,18 @@ def test_a_recorded_project_does_not_import_the_simulator(folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_devices_that_pay_otherwise_are_named_in_a_file(folder: Path) -> None:
+    (folder / "feeds.toml").write_text('[costs]\nupload = 2\nper_device = "plans.csv"\n')
+    (folder / "plans.csv").write_text("device,upload,download\n1,5,0.5\n")
+    costs = open_project(folder).costs
+    assert (costs.upload_of("1"), costs.download_of("1"), costs.upload_of("2"), costs.download_of("2")) == (
+        5,
+        0.5,
+        2,
+        1,
+    )
+    (folder / "plans.csv").write_text("device,upload,download\n1,-5,0.5\n")
+    with pytest.raises(FeedError, match=r"plans.csv, line 2: found 1, -5.0, 0.5"):
+        open_project(folder)

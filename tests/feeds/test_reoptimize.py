@@ -191,6 +191,34 @@ def test_views_over_views_are_placed_as_cheaply_as_the_best_of_all_placements(
     assert ours == pytest.approx(min(predict(graph, h, rates).cost(*link) for h in every_placement(graph)))
 
 
+@settings(max_examples=examples(25))
+@given(st.integers(0, 10_000), st.booleans())
+def test_where_devices_pay_differently_the_placement_is_still_the_best_of_all(seed: int, layered: bool) -> None:
+    rng = random.Random(seed)
+    friends = random_friends(rng, 4, 4)
+    watchers = [(rng.randrange(4), 4)]
+    data = ReferenceData({"friends": friends[: 2 if layered else 4], "watchers": watchers})
+    graph = generate_views(read_program(DECLARED + (WATCHED if layered else NEARBY)), data)
+    rates = {name: rng.choice((0.2, 1.0, 3.0)) for name in (*graph.feeds, *graph.views)}
+    prices = {device: (rng.choice((0.0, 1.0, 5.0)), rng.choice((0.5, 1.0, 4.0))) for device in graph.devices[::2]}
+    costs = LinkCosts(1.0, 2.0, prices)
+
+    def cost(hosts: Mapping[str, str]) -> float:
+        traffic = predict(graph, hosts, rates)
+        return costs.of_messages(traffic.up, traffic.down)
+
+    assert cost(least_traffic(graph, rates, costs)) == pytest.approx(min(map(cost, every_placement(graph))))
+
+
+def test_a_device_whose_link_is_dear_computes_nothing_for_others() -> None:
+    rates = {"location@0": 9.0, "location@1": 1.0}
+    assert least_traffic(PAIR, rates, ONE) == {NAME: "0"}
+    dear = LinkCosts(of_device={"0": (1.0, 20.0)})
+    assert least_traffic(PAIR, rates, dear) == {NAME: CLOUD}
+    rule = ReoptimizeRule(dear).build(lambda *_: 0.0)
+    assert rule.observe(PAIR, {NAME: "0"}, rates, 10.0) == {NAME: CLOUD}, "a running cloud follows it too"
+
+
 def every_placement(graph: ViewGraph) -> Iterator[dict[str, str]]:
     """Each view at the cloud or with one of its inputs."""
     placements: list[dict[str, str]] = [{}]

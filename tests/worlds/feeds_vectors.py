@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,9 +30,12 @@ from catchment.feeds.device.device import (
 from catchment.feeds.forms.expression import compile_tree, tree_of
 from catchment.feeds.forms.program import VERSION
 from catchment.feeds.language.functions import BUILT_IN
+from catchment.feeds.language.read_program import read_program
+from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.protocol.codec import decode, encode
 from catchment.feeds.protocol.messages import DOWNWARD, Downward, Message
 from catchment.feeds.protocol.sampling import rank_of
+from catchment.feeds.runs.local_run import LocalRun
 from tests.worlds.feeds_world import (
     DECLARED,
     FILTERED,
@@ -39,7 +43,9 @@ from tests.worlds.feeds_world import (
     LAYERED,
     NEARBY,
     SECOND,
+    TOGETHER,
     TRIO,
+    Friend,
     Walkers,
     carry_at_random,
     finish,
@@ -87,7 +93,10 @@ def make_vectors() -> dict[str, Any]:
         "ranks": _ranks(random.Random(1)),
         "expressions": [_expression(random.Random(seed)) for seed in range(400)],
         "refused": list(MALFORMED),
-        "devices": [script for seed, view in enumerate(VIEWS) for script in _scripts(seed, view)],
+        "devices": [
+            *(script for seed, view in enumerate(VIEWS) for script in _scripts(seed, view)),
+            *_scripts(len(VIEWS), NEARBY, NEARBY + TOGETHER),
+        ],
     }
 
 
@@ -171,10 +180,14 @@ def _choice(rng: random.Random, kind: str, depth: int) -> Any:
 # ---- whole devices
 
 
-def _scripts(seed: int, view: str) -> list[dict[str, Any]]:
-    """Run devices whose views move while links fail; return what each was given, and what it did."""
+def _scripts(seed: int, view: str, later: str | None = None) -> list[dict[str, Any]]:
+    """Run devices whose views move while links fail; return what each was given, and what it did.
+
+    With `later`, these views take the place of the first ones for some seconds.
+    """
     rng = random.Random(seed)
-    graph = graph_of(DECLARED + view, random_friends(rng, 3, 4))
+    friends = random_friends(rng, 3, 4)
+    graph = graph_of(DECLARED + view, friends)
     run = start(graph, random_hosts(rng, graph), 3)
     steps: dict[str, list[Any]] = {name: [] for name in run.fleet.devices}
     for name, device in run.fleet.devices.items():
@@ -186,7 +199,10 @@ def _scripts(seed: int, view: str) -> list[dict[str, Any]]:
         again.handle(LinkDown(), 0)
         again.handle(LinkUp(), 0)
     run.carry = carry_at_random(rng)
-    for _ in range(2):
+    if later is not None:
+        for at_s, text in ((3, later), (9, view)):
+            run.at(at_s * SECOND, partial(_change_program, text=DECLARED + text, friends=friends))
+    for _ in range(0 if later else 2):
         run.at(rng.randrange(2, 9) * SECOND, lambda r: r.send(r.cloud.deploy(random_hosts(rng, graph))))
     away = rng.choice(list(steps))
     run.at(4 * SECOND, lambda r: r.fleet.disconnect(away, r.now_us))
@@ -198,6 +214,11 @@ def _scripts(seed: int, view: str) -> list[dict[str, Any]]:
         {"name": name, "boot": config.boot, "report_every_us": config.report_every_us, "steps": steps[name]}
         for name, config in configs.items()
     ]
+
+
+def _change_program(run: LocalRun, text: str, friends: list[Friend]) -> None:
+    run.send(run.cloud.change_program(read_program(text)))
+    run.send(run.cloud.update(run.cloud.views_of(ReferenceData({"friends": friends}))))
 
 
 def _recorded(handle: Any, steps: list[Any], every_tick: bool = False) -> Any:

@@ -46,6 +46,12 @@ CREATE FEED VIEW trio WITH (lifetime = 'a: 2 seconds, b: 1 second, s: 3 seconds'
 FROM location a JOIN friends f ON a.user = f.user JOIN location b ON f.friend = b.user JOIN status s ON s.user = b.user
 WHERE s.free AND distance(a.lat, a.lon, b.lat, b.lon) < f.radius;
 """
+TOGETHER = """
+CREATE FEED VIEW together WITH (lifetime = '2 seconds') AS
+SELECT a.user, b.user AS friend, a.speed + b.speed AS together
+FROM location a JOIN friends f ON a.user = f.user JOIN location b ON f.friend = b.user
+WHERE coalesce(a.speed, 0) + coalesce(b.speed, 0) < 6;
+"""  # reads a column that no other view reads; it would hold for events without that column
 SHARES = (0.1, 0.25, 0.5, 1.0)
 Friend = tuple[int, int, float, float, float]
 

@@ -13,13 +13,13 @@ from catchment.receivers.writer import LandingWriter
 
 
 def make_receiver(
-    port: int, folder: Path, topic: str, settings: MqttSettings | None = None
+    port: int, folder: Path, topic: str, settings: MqttSettings | None = None, site: str = "edge"
 ) -> tuple[MqttReceiver, LandingWriter]:
     """Return a receiver of one site's session, and the writer of its folder; both are to be started."""
     connector = MqttConnector(broker=f"127.0.0.1:{port}", topic=topic, topic_column="topic")
     landing = LandingFolder(folder, "json", connector.max_waiting_bytes, REMEMBERED)
     writer = LandingWriter(landing, "stream 'readings'", is_patient=True)
-    return MqttReceiver(connector, "edge", "catchment-test-edge", settings or MqttSettings(), writer), writer
+    return MqttReceiver(connector, site, f"catchment-test-{site}", settings or MqttSettings(), writer), writer
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from catchment.errors import CatchmentError, FeedError
 from catchment.feeds.forms.program import VERSION
 from catchment.feeds.language.reference import ReferenceData
-from catchment.feeds.language.template import FeedProgram
+from catchment.feeds.language.template import CLOUD_FEED, FeedProgram
 from catchment.feeds.project import typed_device
 from catchment.feeds.protocol.messages import Hello
 from catchment.feeds.protocol.mqtt_config import check_topic_name
@@ -82,6 +82,8 @@ class DeviceGate:
             return f"the device speaks version {hello.version} of the protocol, this cloud version {VERSION}"
         try:
             check_topic_name(device, "a device")
+            if device == CLOUD_FEED:
+                return f"{CLOUD_FEED!r} is the name of the cloud"
             typed_device(self.program, device)
             expected = self.token_of(device)
         except CatchmentError as error:

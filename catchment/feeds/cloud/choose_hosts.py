@@ -4,6 +4,9 @@ Pair views over device feeds go through the demand graph and the optimal assignm
 same two feeds are placed together. A view over one device's feeds stays on that device. With views over
 views the whole hierarchy is assigned at once; where a device's data comes to a view by both of its inputs
 there is no proof of optimality, and such views go, inputs first, where they add least to the traffic.
+
+A feed that is born at the cloud takes no upload. Views over such feeds are placed with the hierarchy, which knows
+sources at the cloud: it is sent down only where that costs less than what the device would send up.
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ def least_traffic(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str,
         others = ViewGraph(graph.program, graph.feeds, {n: v for n, v in graph.views.items() if n not in fixed})
         return {**least_traffic(others, rates, costs), **fixed}
     hosts = all_at_cloud(graph, rates, costs)
-    uppers = [v for v in graph.views.values() if any(i in graph.views for i in v.inputs)]
+    uppers = [v for v in graph.views.values() if any(i in graph.views or _is_of_cloud(graph, i) for i in v.inputs)]
     if uppers and not any(_meets_itself(graph, view) for view in graph.views.values()):
         return {**hosts, **_place_hierarchy(graph, rates, costs)}
     hosts.update(_place_pairs(graph, rates, costs))
@@ -91,7 +94,10 @@ def demand_of(graph: ViewGraph, rates: Rates) -> DemandGraph | None:
 def assignment_of(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> Assignment | None:
     """Return the optimal assignment of the pair views over device feeds."""
     demand = demand_of(graph, rates)
-    return None if demand is None else assign(demand, costs.to_device_costs())
+    if demand is None:
+        return None
+    owners = [graph.feeds[demand.name(number)].device for number in range(demand.devices)]
+    return assign(demand, costs.to_device_costs(owners))
 
 
 def place_one_by_one(
@@ -113,7 +119,8 @@ def place_one_by_one(
 
 def _pairs(graph: ViewGraph) -> Iterable[PhysicalView]:
     for view in graph.views.values():
-        joins_feeds = len(view.inputs) == 2 and all(i in graph.feeds for i in view.inputs)
+        born_on_devices = all(i in graph.feeds and not _is_of_cloud(graph, i) for i in view.inputs)
+        joins_feeds = len(view.inputs) == 2 and born_on_devices
         if joins_feeds and _only_device(graph, view) is None:
             yield view
 
@@ -142,13 +149,17 @@ def _meets_itself(graph: ViewGraph, view: PhysicalView) -> bool:
     """Return whether one device's data comes to a view by both inputs (a view on one device aside)."""
     if _only_device(graph, view) is not None or len(view.inputs) < 2:
         return False
-    return bool(graph.origins(view.inputs[0]) & graph.origins(view.inputs[1]))
+    return bool((graph.origins(view.inputs[0]) & graph.origins(view.inputs[1])) - {CLOUD})
+
+
+def _is_of_cloud(graph: ViewGraph, feed: str) -> bool:
+    return feed in graph.feeds and graph.feeds[feed].is_of_cloud
 
 
 def _place_hierarchy(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
     """Place all levels at once; a view on one device counts as a source of that device."""
     devices = {name: number for number, name in enumerate(graph.devices)}
-    homes = {name: devices[feed.device] for name, feed in graph.feeds.items()}
+    homes = {name: AT_CLOUD if feed.is_of_cloud else devices[feed.device] for name, feed in graph.feeds.items()}
     for view in graph.views.values():
         only = _only_device(graph, view)
         homes[view.name] = VIEW if only is None else devices[only]
@@ -160,7 +171,7 @@ def _place_hierarchy(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[s
         for feed in graph.views[name].inputs
     ]
     hierarchy = Hierarchy.of(len(devices), list(homes.values()), *zip(*edges, strict=True))
-    site = assign_views(hierarchy, costs.to_device_costs()).site
+    site = assign_views(hierarchy, costs.to_device_costs(graph.devices)).site
     return {name: CLOUD if (at := site[number[name]]) < 0 else graph.devices[at] for name in placed}
 
 
@@ -172,7 +183,6 @@ def _added_cost(graph: ViewGraph, hosts: Mapping[str, str], added: Instance, rat
         readers = [(v, hosts[v.name]) for v in graph.consumers[feed] if v.name in hosts]
         before = routes_of(feed, source, readers)
         after = routes_of(feed, source, [*readers, added])
-        up = sum(after.uploads.values()) - sum(before.uploads.values())
-        down = sum(after.downloads.values()) - sum(before.downloads.values())
-        cost += rates.get(feed, 0.0) * (costs.upload * up + costs.download * down)
+        added_cost = costs.of_messages(after.uploads, after.downloads)
+        cost += rates.get(feed, 0.0) * (added_cost - costs.of_messages(before.uploads, before.downloads))
     return cost

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
+from catchment.errors import FeedError
 from catchment.feeds.cloud.choose_hosts import expected_rates, least_traffic, place_one_by_one
 from catchment.feeds.cloud.controller import FeedController
+from catchment.feeds.cloud.program_state import store_program
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import AbsorbingPlane, ControlledPlane, Deliver
 from catchment.feeds.cloud.routes import Hosts
+from catchment.feeds.forms.physical_view import template_of
+from catchment.feeds.language.continued import continue_program, ended_templates, without_templates
+from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.reference import ReferenceData
+from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.language.view_graph import RejectJoined, ViewGraph, generate_views
 from catchment.feeds.protocol.messages import FeedEvent, Upward
 
@@ -23,6 +29,10 @@ class PlacingCloud(Protocol):
 
     @property
     def graph(self) -> ViewGraph: ...
+
+    @property
+    def wanted(self) -> FeedProgram:
+        """The program that it was opened with, which may be newer than the one that it has."""
 
     @property
     def redeployed(self) -> int:
@@ -47,6 +57,9 @@ class PlacingCloud(Protocol):
     def retire(self, device: str) -> list[Deliver]:
         """Forget a device that has left for good, and end the views that hold its data."""
 
+    def change_program(self, wanted: FeedProgram) -> list[Deliver]:
+        """Bring the program to another one, as far as that is possible now; to be asked again until it is there."""
+
 
 class FeedCloud(PlacingCloud, Protocol):
     """A cloud of feeds as its drivers see it: in their own process, or on Spark."""
@@ -59,6 +72,9 @@ class FeedCloud(PlacingCloud, Protocol):
 
     def drain(self) -> Iterable[Deliver]:
         """Do as `take`, after everything received has been processed."""
+
+    def publish(self, stream: str, row: tuple[Any, ...], now_us: int) -> list[Deliver]:
+        """Let a record of a stream of the cloud be born."""
 
 
 class CloudControl:
@@ -81,6 +97,10 @@ class CloudControl:
     @property
     def graph(self) -> ViewGraph:
         return self.controller.graph
+
+    @property
+    def wanted(self) -> FeedProgram:
+        return self.graph.program
 
     @property
     def forgotten(self) -> int:
@@ -117,6 +137,30 @@ class CloudControl:
         """Follow a change of the reference data, or of the devices that are there."""
         return self.controller.update(newer, self.hosts_for_added(newer))
 
+    def change_program(self, wanted: FeedProgram) -> list[Deliver]:
+        raise FeedError(
+            "this cloud keeps the program that it was started with",
+            hint="a cloud in one process takes views while it runs: catchment feeds cloud --cloud local",
+        )
+
+    def publish(self, stream: str, row: tuple[Any, ...], now_us: int) -> list[Deliver]:
+        raise FeedError("this cloud has no streams of its own", hint="a cloud in one process has: --cloud local")
+
+    def next_program(self, wanted: FeedProgram) -> tuple[FeedProgram, ViewGraph] | None:
+        """Return the program that can be taken now, and the views that go on in it; None if it is there already.
+
+        A view whose name comes back with another meaning waits until no device has the earlier one: matches that a
+        device found under the old meaning are not taken for those of the new one.
+        """
+        present = self.graph.program
+        ended = ended_templates(present, wanted)
+        held = {template_of(name) for name in self.controller.locations.held}
+        waits = {name for name in wanted.templates if name in held and (name in ended or name not in present.templates)}
+        newer = continue_program(present, without_templates(wanted, waits))
+        if store_program(newer) == store_program(continue_program(present, present)):
+            return None
+        return newer, self.graph.without_templates(ended_templates(present, newer))
+
     def hosts_for_added(self, newer: ViewGraph) -> dict[str, str]:
         """Say where the views of a newer graph that are not here yet are to be computed; the others stay.
 
@@ -152,12 +196,38 @@ class Cloud(CloudControl):
         super().__init__(graph, plane, rates, rule)
         self.rule.retention.check(graph, self.controller.rates)
         self.plane = plane
+        self.compiled = compile_feeds(graph.program)
 
     def receive(self, device: str, message: Upward) -> Iterable[Deliver]:
         """Answer one message; what it returns is to be sent, in order, before the next is handed in."""
         if not isinstance(message, FeedEvent):
             return self.controller.handle(device, message)
         return self.plane.absorb([message]) if self.controller.admits(device, message) else ()
+
+    def change_program(self, wanted: FeedProgram) -> list[Deliver]:
+        """Bring the program to another one, as far as that is possible now; to be asked again until it is there."""
+        change = self.next_program(wanted)
+        if change is None:
+            return []
+        newer, left = change
+        told = self.update(left)
+        self.follow_program(newer)
+        return told
+
+    def follow_program(self, program: FeedProgram) -> None:
+        """Take another program, in which every view that there is means what it did."""
+        self.controller.follow_program(program)
+        self.compiled = compile_feeds(program)
+        self.plane.follow_program(self.compiled)
+
+    def publish(self, stream: str, row: tuple[Any, ...], now_us: int) -> list[Deliver]:
+        """Let a record of a stream of the cloud be born; it becomes an event of every feed that a view reads."""
+        part = self.graph.program.streams[stream].part_of(row)
+        told: list[Deliver] = []
+        for kind, values in self.compiled.feeds_of(stream, row):
+            if f"{kind}@{part}" in self.graph.feeds:
+                told += self.plane.publish(f"{kind}@{part}", now_us, values)
+        return told
 
     def take(self) -> Iterable[Deliver]:
         """Return nothing: all answers were given at once."""

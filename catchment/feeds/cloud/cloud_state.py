@@ -41,7 +41,7 @@ class MoveState:
     frees: bool
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has revision and told
 @dataclass(frozen=True)
 class ControlState:
     """What the control plane knows: devices, where views are, what devices were asked and have confirmed."""
@@ -66,6 +66,8 @@ class ControlState:
     marks: list[tuple[str, int, int]]  # device, drain time and token
     begun: int
     done: int
+    revision: int = 0  # of the program
+    told: dict[str, int] | None = None  # the revision that each device knows; None: all know this one
 
 
 @stored()
@@ -148,6 +150,8 @@ def take_control(controller: FeedController) -> ControlState:
         marks=[(device, after_us, token) for (device, after_us), token in moves.marks.items()],
         begun=moves.begun,
         done=moves.done,
+        revision=instructions.revision,
+        told=dict(instructions.told),
     )
 
 
@@ -172,6 +176,8 @@ def _put_instructions(controller: FeedController, state: ControlState) -> None:
     instructions.boots.update(state.boots)
     instructions.next_token = state.next_token
     instructions.sent = state.sent
+    instructions.revision = state.revision
+    instructions.told = dict.fromkeys(state.boots, state.revision) if state.told is None else dict(state.told)
     for device, data, views in state.pending:
         (message,) = _unpack(data)
         assert isinstance(message, SetUpload | Install | Uninstall | Mark)

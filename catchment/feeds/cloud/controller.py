@@ -16,6 +16,7 @@ from catchment.feeds.cloud.view_locations import ViewLocations
 from catchment.feeds.forms.program import VERSION
 from catchment.feeds.language.functions import BUILT_IN
 from catchment.feeds.language.program_form import form_of
+from catchment.feeds.language.template import FeedProgram, stream_of
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.messages import (
     Admitted,
@@ -47,8 +48,7 @@ class FeedController:
     """Knows where each view is, and brings it where it should be."""
 
     def __init__(self, graph: ViewGraph, plane: ControlledPlane) -> None:
-        self.instructions = InstructionQueue()
-        self.program = Program(form_of(graph.program))
+        self.instructions = InstructionQueue(Program(form_of(graph.program)))
         self.locations = ViewLocations(graph)
         self.moves = ViewMoves(self.locations, plane, self.instructions)
         self.feeds_of = _feeds_by_device(graph)
@@ -119,6 +119,11 @@ class FeedController:
             self.moves.open(view, None, hosts[view.name])
         return self._take()
 
+    def follow_program(self, program: FeedProgram) -> None:
+        """Take another program, in which every view that there is means what it did."""
+        self.show_graph(ViewGraph(program, self.graph.feeds, self.graph.views))
+        self.instructions.follow_program(Program(form_of(program)))
+
     def show_graph(self, newer: ViewGraph) -> None:
         """Take another graph as the present one; which views move because of it is for `update` to say."""
         self.locations.graph = newer
@@ -173,7 +178,6 @@ class FeedController:
         self.forwarded.append(Deliver(device, Admitted(hello.boot)))
         if not self.instructions.greet(device, hello.boot):
             return
-        self.instructions.tell(device, self.program)
         for feed, share in self.moves.table.uploads_of(device):
             self.instructions.tell(device, SetUpload(feed, share))
         for name in sorted(self.locations.installed.get(device, ())):
@@ -187,7 +191,7 @@ class FeedController:
         """
         if all(name in BUILT_IN for name in graph.program.functions):
             return hosts
-        needed = {view.name: view.functions - set(BUILT_IN) for view in self.program.form.views}
+        needed = {view.name: view.functions - set(BUILT_IN) for view in self.instructions.program.form.views}
 
         def lacks(host: str, view: str) -> bool:
             return host != CLOUD and bool(needed[graph.views[view].template] - self.functions_of.get(host, frozenset()))
@@ -211,10 +215,13 @@ class FeedController:
         consumed = self.graph.program.consumed
         installed = self.locations.installed.get(device, ())
         computed = [name for name in installed if self.locations.views[name].template in consumed]
-        own = [f"{kind}@{device}" for kind in self.graph.program.pushed_columns]
+        own = [f"{kind}@{device}" for kind in self.graph.program.pushed_columns if not self._is_of_cloud(kind)]
         born = [feed for feed in own if feed in counts or feed in self.graph.feeds]  # no view may read a feed yet
         for feed in (*born, *computed):
             self.rates[feed] = counts.get(feed, 0) * 1e6 / message.period_us
+
+    def _is_of_cloud(self, kind: str) -> bool:
+        return self.graph.program.streams[stream_of(kind)].born_at_cloud
 
     def _take(self) -> list[Deliver]:
         """Take out what this call has to say."""
@@ -226,6 +233,6 @@ class FeedController:
 
 def _feeds_by_device(graph: ViewGraph) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for feed in graph.feeds.values():
+    for feed in [feed for feed in graph.feeds.values() if not feed.is_of_cloud]:
         found.setdefault(feed.device, []).append(feed.name)
     return found

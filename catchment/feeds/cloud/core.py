@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.cloud_state import (
@@ -24,10 +25,12 @@ from catchment.feeds.cloud.cloud_state import (
     take_router,
     unpack_view,
 )
+from catchment.feeds.cloud.program_state import StoredProgram, load_program, store_program
 from catchment.feeds.cloud.router import Deliver, Router
 from catchment.feeds.device.device import boot_number
 from catchment.feeds.device.publisher import RecentlySeen
 from catchment.feeds.forms.physical_view import template_of
+from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.language.view_graph import SourceFeed, ViewGraph
 from catchment.feeds.protocol.channel import (
     CONTROL,
@@ -43,6 +46,7 @@ from catchment.feeds.protocol.messages import Downward, Notice, Refused, Reset, 
 from catchment.storage.codec import stored
 
 MAX_KEPT = 100_000  # notices of tables that are recognised when they are found again
+MAX_DELIVERIES = 20_000  # of published records that are recognised when they come again
 MAX_OUTBOX = 100_000  # messages that the broker has not confirmed; past it data is dropped, instructions are kept
 
 
@@ -103,13 +107,41 @@ class ViewsDeployed:
 
 @stored()
 @dataclass(frozen=True, slots=True)
+class ProgramChanged:
+    """Another program takes the place of the present one; views that mean something else in it have ended."""
+
+    program: StoredProgram
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class RecordsPublished:
+    """Records of a stream that is born at the cloud came, in a delivery of this name."""
+
+    delivery: str
+    stream: str
+    rows: list[tuple[Any, ...]]
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
 class MessagesTaken:
     """The broker has taken every message below this number."""
 
     before: int
 
 
-CloudEvent = MessageArrived | DeviceRefused | HelloAsked | DeviceRetired | ViewsChanged | ViewsDeployed | MessagesTaken
+CloudEvent = (
+    MessageArrived
+    | DeviceRefused
+    | HelloAsked
+    | DeviceRetired
+    | ViewsChanged
+    | ViewsDeployed
+    | ProgramChanged
+    | RecordsPublished
+    | MessagesTaken
+)
 
 
 @stored()
@@ -133,7 +165,7 @@ class KeepNotice:
 CloudAction = SendDown | KeepNotice
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has deliveries and program
 @dataclass(frozen=True)
 class CloudCoreState:
     """The state of a cloud between two entries."""
@@ -146,6 +178,8 @@ class CloudCoreState:
     next_number: int
     dropped: int
     kept: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)  # the newest notices of tables
+    deliveries: list[str] = field(default_factory=list)  # the newest of published records
+    program: StoredProgram | None = None  # states of earlier releases have none: theirs never changed
 
 
 @dataclass
@@ -168,7 +202,8 @@ class CloudCore:
         self.next_number = 0
         self.dropped = 0  # data that left the outbox at its bound; the device sees the gap
         self.kept = RecentlySeen(MAX_KEPT)  # notices of tables; two hosts may find one match while its view moves
-        self.collected = {t.name for t in cloud.graph.program.templates.values() if t.collected}
+        self.deliveries: dict[str, None] = {}  # of published records; one that comes again after a crash is known
+        self.collected = _collected(cloud.graph.program)
 
     # ---- the core
 
@@ -189,6 +224,11 @@ class CloudCore:
                 return ()
             case ViewsChanged():
                 return self._send(controller.update(self._newer_graph(event), event.hosts), now_us)
+            case RecordsPublished(delivery, stream, rows):
+                return self._publish_records(delivery, stream, rows, now_us)
+            case ProgramChanged(program):
+                self.follow_program(load_program(program, self.cloud.graph.program.functions))
+                return ()
             case ViewsDeployed(hosts):
                 return self._send(controller.deploy(hosts), now_us)
             case DeviceRetired(device):
@@ -207,6 +247,21 @@ class CloudCore:
             return []
         self.heard_us[device] = now_us
         return self._send(self.cloud.receive(device, message), now_us)
+
+    def follow_program(self, program: FeedProgram) -> None:
+        """Take another program; devices are told when they need it."""
+        self.cloud.follow_program(program)
+        self.collected = _collected(program)
+
+    def _publish_records(
+        self, delivery: str, stream: str, rows: Sequence[tuple[Any, ...]], now_us: int
+    ) -> list[CloudAction]:
+        if delivery in self.deliveries:
+            return []
+        self.deliveries[delivery] = None
+        if len(self.deliveries) > MAX_DELIVERIES:
+            del self.deliveries[next(iter(self.deliveries))]
+        return [action for row in rows for action in self._send(self.cloud.publish(stream, row, now_us), now_us)]
 
     def _newer_graph(self, change: ViewsChanged) -> ViewGraph:
         graph = self.cloud.graph
@@ -289,10 +344,14 @@ class CloudCore:
             self.next_number,
             self.dropped,
             list(self.kept.identities()),
+            list(self.deliveries),
+            store_program(self.cloud.graph.program),
         )
 
     def restore(self, state: CloudCoreState) -> None:
         """Take a state; the core is new and has handled nothing."""
+        if state.program is not None:
+            self.follow_program(load_program(state.program, self.cloud.graph.program.functions))
         put_control(self.cloud.controller, state.control)
         put_router(self.router, state.router)
         for name, (next_down, last_up) in state.links.items():
@@ -302,5 +361,11 @@ class CloudCore:
         self.outbox.extend(state.outbox)
         self.next_number = state.next_number
         self.dropped = state.dropped
+        self.deliveries.update(dict.fromkeys(state.deliveries))
         for identity in state.kept:
             self.kept.first_time(identity)
+
+
+def _collected(program: FeedProgram) -> set[str]:
+    """Return the views whose notices are kept in tables."""
+    return {template.name for template in program.templates.values() if template.collected}

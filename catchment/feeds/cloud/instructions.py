@@ -2,6 +2,9 @@
 
 Every instruction that changes what a device does has a token; the device confirms it, and only then does the cloud
 rely on it. A device that has not yet said hello is told nothing: everything that holds for it is said when it does.
+
+The program may change. A device is told the new one before the first instruction that may need it, and no sooner: a
+view of one user does not reach the devices of others.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from catchment.feeds.cloud.router import Deliver
-from catchment.feeds.protocol.messages import Install, Instruction, Instructions, Mark, SetUpload, Uninstall
+from catchment.feeds.protocol.messages import Install, Instruction, Instructions, Mark, Program, SetUpload, Uninstall
 
 MAX_BATCH = 500  # instructions in one message, which keeps it well below the codec's bound
 
@@ -29,7 +32,10 @@ class PendingInstruction:
 class InstructionQueue:
     """What is to be said to each device, and what devices have yet to confirm."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.revision = 0  # of the program
+        self.told: dict[str, int] = {}  # the revision that each device knows
         self.boots: dict[str, int] = {}  # boot number of each device that has said hello
         self.pending: dict[int, PendingInstruction] = {}
         self.queued: dict[str, list[Instruction]] = {}
@@ -47,9 +53,25 @@ class InstructionQueue:
 
     def tell(self, device: str, message: Instruction) -> None:
         """Tell a device something, if it has said hello."""
-        if device in self.boots:
-            self.sent += 1
-            self.queued.setdefault(device, []).append(message)
+        if device not in self.boots:
+            return
+        if isinstance(message, Install | SetUpload) and message.token:
+            self._tell_program(device)
+        self._queue(device, message)
+
+    def _tell_program(self, device: str) -> None:
+        if self.told.get(device) != self.revision:
+            self.told[device] = self.revision
+            self._queue(device, self.program)
+
+    def _queue(self, device: str, message: Instruction) -> None:
+        self.sent += 1
+        self.queued.setdefault(device, []).append(message)
+
+    def follow_program(self, program: Program) -> None:
+        """Tell devices another program from now on, each when it needs it."""
+        self.program = program
+        self.revision += 1
 
     def confirm(self, device: str, token: int) -> PendingInstruction | None:
         """Return the instruction that a device confirms by this token; None unless it awaits this confirmation."""
@@ -62,11 +84,15 @@ class InstructionQueue:
         """Note that a device said hello; return whether it remembers nothing of what it was told."""
         is_new = self.boots.get(device) != boot
         self.boots[device] = boot
+        if is_new:
+            self.told.pop(device, None)
+            self._tell_program(device)
         return is_new
 
     def forget(self, device: str) -> None:
         """Forget a device that has left for good, and what it has yet to confirm."""
         self.boots.pop(device, None)
+        self.told.pop(device, None)
         self.queued.pop(device, None)
         for token in [token for token, pending in self.pending.items() if pending.device == device]:
             del self.pending[token]

@@ -27,7 +27,7 @@ from catchment.feeds.protocol.messages import Install, Mark, SetUpload, Uninstal
 from catchment.timeline import START_OF_TIME_US
 
 MARK_GRID_US = 1_000_000  # drain times are rounded up to this, so that one mark serves many views
-SKEW_US = 1_000_000  # how far the clocks of devices may differ; matters for views over views only
+SKEW_US = 1_000_000  # how far clocks may differ; matters for views over views, and over streams of the cloud
 
 
 @dataclass
@@ -99,10 +99,12 @@ class ViewMoves:
 
     def _raise_upload(self, feed: str, device: str, share: float, move: Move) -> None:
         upload = self.table.upload(feed, device)
-        if share > upload.asked:
+        columns = self.locations.columns_of(feed)
+        if share > upload.asked or columns > upload.columns:
             token = self.instructions.new_token()
-            self.instructions.ask(device, SetUpload(feed, share, token))
-            upload.ask(share, token)
+            raised = max(share, upload.asked)
+            self.instructions.ask(device, SetUpload(feed, raised, token))
+            upload.ask(raised, columns, token)
         awaited = upload.token_for(share)
         if awaited is None:
             move.since_us = max(move.since_us, upload.since_us)
@@ -165,9 +167,10 @@ class ViewMoves:
         while level:
             inner.insert(0, {h for name in level for h in self.locations.hosts[name] if h != CLOUD})
             level = [i for name in level for i in views[name].inputs if i in views]
-        if inner:
+        origins = self.locations.graph.origins(move.view.name)
+        if inner or CLOUD in origins:
             move.since_us += SKEW_US
-        return [set(self.locations.graph.origins(move.view.name)), *(wave for wave in inner if wave)]
+        return [set(origins) - {CLOUD}, *(wave for wave in inner if wave)]
 
     def _mark(self, move: Move, devices: Iterable[str]) -> None:
         lifetime_us = self.locations.graph.program.templates[move.view.template].lifetime_us

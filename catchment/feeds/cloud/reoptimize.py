@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from catchment.errors import FeedError
 from catchment.feeds.cloud.choose_hosts import Strategy, least_traffic
 from catchment.feeds.cloud.retention import Retention
-from catchment.feeds.cloud.routes import Hosts, predict, routes_of, source_of
+from catchment.feeds.cloud.routes import CLOUD, Hosts, predict, routes_of, source_of
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.placement.costs import LinkCosts
 from catchment.optimizer.move_account import PATIENCE, MoveAccount
@@ -37,7 +37,8 @@ class MovePrice:
         moved = [graph.views[name] for name in graph.views if old[name] != new[name]]
         devices = {device for view in moved for device in graph.origins(view.name)}
         messages = self.per_view * len(moved) + self.per_device * len(devices)
-        message_cost = messages * (self.costs.upload + self.costs.download) / 2
+        prices = [self.costs.upload_of(device) + self.costs.download_of(device) for device in devices - {CLOUD}]
+        message_cost = messages * sum(prices) / max(1, len(prices)) / 2
         lifetimes = [graph.program.templates[view.template].lifetime_us for view in moved]
         return message_cost + self._overlap(graph, old, new, rates) * max(lifetimes, default=0) / 1e6
 
@@ -50,9 +51,8 @@ class MovePrice:
             sources = {source_of(graph, hosts, feed) for hosts in (old, new)}
             before = routes_of(feed, [source_of(graph, old, feed)], [(v, old[v.name]) for v in readers])
             both = routes_of(feed, sources, [(v, h[v.name]) for v in readers for h in (old, new)])
-            up = sum(both.uploads.values()) - sum(before.uploads.values())
-            down = sum(both.downloads.values()) - sum(before.downloads.values())
-            cost += rates.get(feed, 0.0) * (self.costs.upload * up + self.costs.download * down)
+            running_both = self.costs.of_messages(both.uploads, both.downloads)
+            cost += rates.get(feed, 0.0) * (running_both - self.costs.of_messages(before.uploads, before.downloads))
         return cost
 
 
@@ -112,4 +112,5 @@ class ViewReoptimizer:
         self.open_s = 0.0
 
     def _cost(self, graph: ViewGraph, hosts: Hosts) -> float:
-        return predict(graph, hosts, self.events).cost(self.rule.costs.upload, self.rule.costs.download)
+        traffic = predict(graph, hosts, self.events)
+        return self.rule.costs.of_messages(traffic.up, traffic.down)

@@ -1,7 +1,8 @@
 """What devices were told to upload, what of it they have confirmed, and what they download. Pure.
 
 A raise is asked for with a token and holds once the device has confirmed it: from then on every event later
-than the confirmed time that the share keeps is uploaded. Lowering needs no answer.
+than the confirmed time that the share keeps is uploaded. Lowering needs no answer. A feed that gets more columns is
+asked for again, and what was confirmed before counts no more.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has columns and first_token
 @dataclass
 class Upload:
     """One feed of one device: the share asked for, the share confirmed, and raises still to be confirmed."""
@@ -22,16 +23,23 @@ class Upload:
     confirmed: float = 0.0
     since_us: int = START_OF_TIME_US
     pending: dict[int, float] = field(default_factory=dict)  # token -> share, in the order of asking
+    columns: int = 0  # how many columns its events have, as the device was last told
+    first_token: int = 0  # of those with which so many columns were asked for
 
     def token_for(self, share: float) -> int | None:
         """Return the pending raise to wait for until this share is uploaded; None when it already is."""
         if share <= self.confirmed:
             return None
-        return next(token for token, asked in self.pending.items() if asked >= share)
+        return next(token for token, asked in self.pending.items() if token >= self.first_token and asked >= share)
 
-    def ask(self, share: float, token: int) -> None:
+    def ask(self, share: float, columns: int, token: int) -> None:
+        """Note that a share, and events of so many columns, are asked for."""
         self.asked = share
         self.pending[token] = share
+        if columns > self.columns:
+            self.columns = columns
+            self.confirmed = 0.0
+            self.first_token = token
 
     def lower(self, share: float) -> None:
         self.asked = share
@@ -39,7 +47,7 @@ class Upload:
 
     def confirm(self, token: int, since_us: int) -> None:
         share = min(self.pending.pop(token, 0.0), self.asked)
-        if share > self.confirmed:
+        if token >= self.first_token and share > self.confirmed:
             self.confirmed = share
             self.since_us = since_us
 

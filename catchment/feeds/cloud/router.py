@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from catchment.feeds.device.limits import CLOUD_LIMITS, HostLimits
 from catchment.feeds.device.publisher import Publisher
@@ -48,7 +48,7 @@ class ControlledPlane(Protocol):
         """How many events a bound of memory or disk took while a match was still possible."""
 
     def take_matched(self) -> Counter[str]:
-        """Return matches per view that others read, since the last call."""
+        """Return matches per view that others read, and events per feed of the cloud, since the last call."""
 
 
 class AbsorbingPlane(ControlledPlane, Protocol):
@@ -56,6 +56,12 @@ class AbsorbingPlane(ControlledPlane, Protocol):
 
     def absorb(self, events: Iterable[FeedEvent]) -> Iterable[Deliver]:
         """Route uploaded events and compute the cloud's views over them."""
+
+    def publish(self, feed: str, at_us: int, values: tuple[Any, ...]) -> Iterable[Deliver]:
+        """Let an event of a feed be born here, at an instant or at that of the event before it, if that is later."""
+
+    def follow_program(self, program: CompiledProgram) -> None:
+        """Compute views of another program from now on; those that mean the same in it go on."""
 
 
 class Router:
@@ -98,12 +104,21 @@ class Router:
             if event.rank < share:
                 yield Deliver(device, event)
 
+    def publish(self, feed: str, at_us: int, values: tuple[Any, ...]) -> Iterator[Deliver]:
+        number = self.last_key.get(feed, (-1,))[0] + 1
+        born_us = max(at_us, self.newest.get(feed, at_us))  # a clock that steps back does not reorder the feed
+        self.publisher.matched[feed] += 1
+        yield from self.absorb([FeedEvent(feed, (number,), born_us, values)])
+
     def set_route(self, feed: str, device: str, share: float) -> None:
         routes = self.routes.setdefault(feed, {})
         if share > 0:
             routes[device] = share
         else:
             routes.pop(device, None)
+
+    def follow_program(self, program: CompiledProgram) -> None:
+        self.publisher.follow_program(program)
 
     def install(self, view: PhysicalView) -> None:
         self.publisher.host.install(view)

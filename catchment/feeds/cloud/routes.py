@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from catchment.errors import FeedError
 from catchment.feeds.forms.physical_view import PhysicalView
+from catchment.feeds.language.template import CLOUD_FEED
 from catchment.feeds.language.view_graph import ViewGraph
 
-CLOUD = "cloud"
+CLOUD = CLOUD_FEED
 
 Hosts = Mapping[str, str]  # view -> CLOUD or the device that computes it
 Instance = tuple[PhysicalView, str]  # a view at one host; while it moves there are two

@@ -24,6 +24,11 @@ class ViewLocations:
         """Return where each view is, or is going."""
         return {name: hosts[-1] for name, hosts in self.hosts.items()}
 
+    @property
+    def held(self) -> set[str]:
+        """The views that a host has, or a device may still have."""
+        return {*self.hosts, *self.retired}
+
     def computes(self, device: str, view: str) -> bool:
         """Return whether a device computes a view, or was told to stop and may still have its last matches."""
         return device in self.hosts.get(view, ()) or device in self.retired.get(view, ())
@@ -32,6 +37,11 @@ class ViewLocations:
         """Return where a feed, or the output of a view, is produced."""
         source = self.graph.feeds.get(feed)
         return [source.device] if source else self.hosts.get(feed, [])
+
+    def columns_of(self, feed: str) -> int:
+        """Return how many columns the events of a device's feed have; 0 for a view, whose columns never change."""
+        source = self.graph.feeds.get(feed)
+        return 0 if source is None else len(self.graph.program.pushed_columns[source.kind])
 
     def instances(self, feed: str) -> Iterator[Instance]:
         """Yield the views that read a feed, once for each host."""

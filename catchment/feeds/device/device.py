@@ -244,11 +244,16 @@ class Device:
         self.marks.clear()
 
     def _load(self, form: ProgramForm) -> None:
-        if self.program is None or form.text != self.program.text:
-            self.program = form
-            if self.spool is not None:
-                self.spool.clear()  # what an earlier program kept is of no use to this one
-            self.publisher = Publisher(compile_form(form, self.functions), self.config.limits, self.spool)
+        if self.program is not None and form.text == self.program.text:
+            return
+        self.program = form
+        compiled = compile_form(form, self.functions)
+        if self.publisher is not None:
+            self.publisher.follow_program(compiled)
+            return
+        if self.spool is not None:
+            self.spool.clear()  # what was kept before the device was told to forget is of no use
+        self.publisher = Publisher(compiled, self.config.limits, self.spool)
 
     # ---- the link
 

@@ -52,6 +52,11 @@ class Publisher:
         self.periods = RecentlySeen()
         self.windows = WindowNotices(self.host)
 
+    def follow_program(self, program: CompiledProgram) -> None:
+        """Take another program; what it computes in the same way goes on."""
+        self.program = program
+        self.host.follow_program(program)
+
     def absorb(self, event: FeedEvent) -> Iterator[FeedEvent | Notice]:
         """Yield outputs of views that others read, and notices, that follow from one event."""
         for match in self.host.absorb(event):

@@ -59,6 +59,11 @@ class _Installed:
     def other(self, feed: str) -> str | None:
         return next((i for i in self.view.inputs if i != feed), None)
 
+    def kinds(self) -> Iterator[tuple[str, str]]:
+        """Yield each feed that the view reads, with its kind."""
+        for row in self.view.rows:
+            yield from zip(row.inputs, self.compiled.form.inputs, strict=True)
+
 
 class ViewHost:
     """Computes the installed views over the events that it absorbs."""
@@ -89,6 +94,20 @@ class ViewHost:
             if not self.readers[feed]:
                 del self.readers[feed]
                 self.retained.drop(feed)
+
+    def follow_program(self, program: CompiledProgram) -> None:
+        """Take another program; views that it computes in the same way go on, with the events that they have."""
+        older = self.program
+        kinds = {feed: kind for i in self.installed.values() for feed, kind in i.kinds()}
+        self.program = program
+        for name, installed in list(self.installed.items()):
+            compiled = program.views.get(installed.view.template)
+            if compiled is not None and installed.compiled.form.is_same_as(compiled.form):
+                self.install(installed.view)
+            else:
+                self.uninstall(name)
+        for feed in [feed for feed in self.retained.feeds if not _goes_on(kinds.get(feed), older, program)]:
+            self.retained.drop(feed)
 
     def newest_us(self, feed: str) -> int | None:
         """Return the newest event time seen of a feed."""
@@ -162,6 +181,16 @@ class ViewHost:
         if partner is None or partner.newest_us is None or not partner.ordered:
             return newest_us - keep_us - self.limits.away_us
         return min(partner.newest_us, newest_us) - keep_us
+
+
+def _goes_on(kind: str | None, older: CompiledProgram, newer: CompiledProgram) -> bool:
+    """Return whether the events of a kind mean the same in another program, where they may have more values."""
+    if kind is None:
+        return False
+    if kind in older.views:  # the matches of a view
+        return kind in newer.views and older.views[kind].form.is_same_as(newer.views[kind].form)
+    before, after = older.form.columns_of(kind), newer.form.columns_of(kind)
+    return before is not None and after is not None and after[: len(before)] == before
 
 
 def _meetings(

@@ -79,20 +79,23 @@ class WindowNotices:
         self, name: str, window: WindowForm, numbers: Iterable[int], only: str | None = None
     ) -> Iterator[Notice]:
         for number in numbers:
-            rows = self._rows(name, window, number)
-            for notified in sorted(rows) if only is None else [only]:
+            rows = self._rows(name, window, number, only)
+            for notified in sorted(rows):
                 values = window.aggregate(rows[notified])
                 key = (number, len(rows[notified]))
                 yield Notice(name, notified, key, (number + 1) * window.window_us, values)
 
-    def _rows(self, name: str, window: WindowForm, number: int) -> dict[str, list[tuple[Any, ...]]]:
-        """Return the arguments of the aggregates for each user with matches in a window."""
+    def _rows(self, name: str, window: WindowForm, number: int, only: str | None) -> dict[str, list[tuple[Any, ...]]]:
+        """Return the arguments of the aggregates for each user, or only one, with matches in a window."""
         found: dict[str, list[tuple[Any, ...]]] = {}
         begin_us = number * window.window_us
         compiled = self.host.program.view(name)
         for view in self._views(name):
+            view_rows = [row for row in view.rows if only is None or row.notified == only]
+            if not view_rows:
+                continue
             events = self.host.retained.between(view.inputs[0], begin_us, begin_us + window.window_us - 1)
-            for row in view.rows:
+            for row in view_rows:
                 for event in events:
                     values = compiled.evaluate(row, [event.values], (event.at_us,))
                     if values is not None and event.rank < row.shares[0] and str(values[0]) == row.notified:

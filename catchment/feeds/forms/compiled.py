@@ -28,6 +28,8 @@ class CompiledView:
 
     def evaluate(self, row: ViewRow, values: Sequence[Values], times_us: Values) -> Values | None:
         """Return the output row of events with these values and times, or None when they do not match."""
+        if any(len(given) < needed for given, needed in zip(values, self.form.fewest_values, strict=True)):
+            return None  # recorded under an earlier program, which asked for fewer columns
         slots = (*values, row.params, row.devices, times_us)
         if self.match(slots) is not True:
             return None

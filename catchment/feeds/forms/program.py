@@ -111,7 +111,21 @@ class ViewForm:
     @cached_property
     def functions(self) -> frozenset[str]:
         """The functions that it calls."""
-        return frozenset(f for tree in (self.match, *(t for _, t in self.outputs)) for f in functions_in(tree))
+        return frozenset(f for tree in self._trees for f in functions_in(tree))
+
+    @cached_property
+    def fewest_values(self) -> tuple[int, ...]:
+        """How many values of each input it reads; an event that was recorded with fewer is not taken."""
+        read = [place for tree in self._trees for place in places_in(tree)]
+        return tuple(max((at + 1 for s, at in read if s == slot), default=0) for slot in range(len(self.inputs)))
+
+    @property
+    def _trees(self) -> tuple[Tree, ...]:
+        return (self.match, *(tree for _, tree in self.outputs))
+
+    def is_same_as(self, other: ViewForm | None) -> bool:
+        """Return whether two views are computed in the same way; 1 and true are equal in Python, but not here."""
+        return repr(self) == repr(other)
 
 
 @dataclass(frozen=True)
@@ -153,6 +167,14 @@ class ProgramForm:
             tuple(ViewForm.read(v) for v in views),
         )
 
+    def columns_of(self, kind: str) -> tuple[tuple[str, str], ...] | None:
+        """Return the names and types of the values of a kind of feed; None if there is no such kind."""
+        feed = next((feed for feed in self.feeds if feed.kind == kind), None)
+        if feed is None:
+            return None
+        stream = next(stream for stream in self.streams if stream.name == feed.stream)
+        return tuple(stream.columns[position] for position in feed.columns)
+
     @cached_property
     def text(self) -> str:
         """The form as JSON."""
@@ -170,18 +192,19 @@ class ProgramForm:
 
 def _check_places(tree: Tree, slots: tuple[int | None, ...], where: str) -> None:
     """Refuse a tree that reads outside its slots; the width of the parameters is that of each row."""
-    for slot, position in _places(tree):
+    for slot, position in places_in(tree):
         width = slots[slot] if slot < len(slots) else 0
         if width is not None and position >= width:
             raise FeedError(f"{where} reads position {position} of slot {slot}, which does not exist")
 
 
-def _places(tree: Tree) -> Iterator[tuple[int, int]]:
+def places_in(tree: Tree) -> Iterator[tuple[int, int]]:
+    """Yield the slots and positions that a tree reads."""
     if isinstance(tree, tuple):
         if tree[0] == "at":
             yield tree[1], tree[2]
         for part in tree[1:]:
-            yield from _places(part)
+            yield from places_in(part)
 
 
 def _named(form: Any, names: tuple[str, ...]) -> dict[str, Any]:

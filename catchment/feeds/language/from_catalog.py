@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
 
 from catchment.errors import FeedError, QueryError
 from catchment.feeds.language.functions import BUILT_IN, Functions
-from catchment.feeds.language.read_program import plan_program
-from catchment.feeds.language.statements import COLUMN_TYPES, Declared, Statement, view_statement
+from catchment.feeds.language.read_program import plan_program, with_submitted
+from catchment.feeds.language.statements import (
+    COLUMN_TYPES,
+    Declared,
+    Statement,
+    ViewStatement,
+    read_statements,
+    view_statement,
+)
+from catchment.feeds.language.submitted import SubmittedView, submitted_statements
 from catchment.feeds.language.template import FeedProgram
 from catchment.query.catalog import Catalog
 from catchment.query.sql.connectors import FilesConnector
@@ -18,10 +26,16 @@ from catchment.query.sql.statements import DeclaredRelation, Table
 from catchment.query.types import sql_type
 
 
-def program_of(catalog: Catalog, functions: Functions = BUILT_IN) -> FeedProgram:
-    """Return the feed program of a catalog; the notices of feed views that have a table are kept at the cloud."""
+def program_of(
+    catalog: Catalog, functions: Functions = BUILT_IN, submitted: Sequence[SubmittedView] = ()
+) -> FeedProgram:
+    """Return the feed program of a catalog; the notices of feed views that have a table are kept at the cloud.
+
+    Submitted views are computed beside them, and have no table.
+    """
     _refuse_other_types(catalog, functions)
     read = {table.name.lower() for view in catalog.feed_views.values() for table in view.tables}
+    read |= _tables_in(submitted)
     tables = [table for table in catalog.tables.values() if table.name.lower() in read]
     declared: list[DeviceStream | Table | FeedView] = [
         *catalog.device_streams.values(),
@@ -29,12 +43,18 @@ def program_of(catalog: Catalog, functions: Functions = BUILT_IN) -> FeedProgram
         *catalog.feed_views.values(),
     ]
     statements: list[Statement] = [_statement(item) for item in declared]
+    statements += submitted_statements(submitted, [s for s in statements if isinstance(s, Declared)])
     collected = frozenset(name.lower() for name in catalog.feed_views if name in catalog.views)
-    text = ";\n".join(item.to_sql() for item in declared)
+    text = with_submitted(";\n".join(item.to_sql() for item in declared), submitted)
     try:
         return plan_program(statements, text, functions, collected)
     except QueryError as error:
         raise FeedError(error.message, where=error.where, hint=error.hint) from error
+
+
+def _tables_in(submitted: Sequence[SubmittedView]) -> set[str]:
+    selects = [s.select for v in submitted for s in read_statements(v.sql, v.name) if isinstance(s, ViewStatement)]
+    return {table.name.lower() for select in selects for table in select.find_all(exp.Table)}
 
 
 def _statement(item: DeviceStream | Table | FeedView) -> Statement:
@@ -43,7 +63,8 @@ def _statement(item: DeviceStream | Table | FeedView) -> Statement:
     columns = tuple((column.name.lower(), _type_of(item, column.name)) for column in item.columns)
     if isinstance(item, Table):
         return Declared(item.name.lower(), columns, item.where, file=_csv_file(item))
-    return Declared(item.name.lower(), columns, item.where, item.device.lower(), item.rate)
+    device = None if item.device is None else item.device.lower()
+    return Declared(item.name.lower(), columns, item.where, device, item.rate, born_at_cloud=item.born_at_cloud)
 
 
 def _type_of(relation: DeclaredRelation, name: str) -> str:

@@ -20,6 +20,7 @@ from catchment.feeds.language.expressions import (
 )
 from catchment.feeds.language.statements import ViewStatement
 from catchment.feeds.language.template import (
+    CLOUD_FEED,
     DEVICES,
     FeedInput,
     FeedOutput,
@@ -170,7 +171,7 @@ def _bind_devices(scope: FeedScope) -> dict[str, exp.Column]:
     free: dict[str, list[str]] = {}
     for source in [s for s in scope.sources.values() if s.device is not None]:
         group = ties.group(f"{source.alias}.{source.device}")
-        tables = sorted(c for c in group if scope.sources[c.split(".")[0]].device is None)
+        tables = sorted(c for c in group if not scope.sources[c.split(".")[0]].is_stream)
         if tables:
             bound[source.alias] = make_column(*tables[0].split("."))
         else:
@@ -226,7 +227,7 @@ class _Assembly:
         return FeedTemplate(
             name=view.name,
             inputs=tuple(self._input(s, read, lifetimes_us[s.alias]) for s in inputs),
-            tables=tuple(TableUse(s.alias, s.name, s.is_view) for s in sources if s.device is None),
+            tables=tuple(TableUse(s.alias, s.name, s.is_view) for s in sources if not s.is_stream),
             static=conjunction([c for c in map(self._over_tables, static) if not _says_nothing(c)]),
             match=conjunction(match),
             params=self._params(read),
@@ -246,7 +247,7 @@ class _Assembly:
                 static.append(term)
                 if any(sources[o].is_view for o in owners):
                     match.append(term)  # one physical view has rows of several users: check again per event
-            elif len(owners) == 1 and sources[next(iter(owners))].device is not None:
+            elif len(owners) == 1 and sources[next(iter(owners))].is_stream:
                 owner = next(iter(owners))
                 sources[owner].where.append(rename_aliases(term, {owner: ""}))
             else:
@@ -266,11 +267,14 @@ class _Assembly:
     def _input(self, source: FromSource, read: list[exp.Expr], lifetime_us: int) -> FeedInput:
         columns = {c.name for node in read for c in node.find_all(exp.Column) if c.table == source.alias}
         bound = self.bound.get(source.alias)
+        device = column_name(bound) if bound is not None else None
+        if source.born_at_cloud and source.device is None:
+            device = f"'{CLOUD_FEED}'"
         shares = [text for s in source.shares if (text := write_expression(s)) != "1"]
         return FeedInput(
             alias=source.alias,
             source=source.name,
-            device=column_name(bound) if bound is not None else None,
+            device=device,
             where=conjunction(source.where),
             share=" * ".join(f"({s})" for s in shares) if len(shares) > 1 else (shares or ["1"])[0],
             columns=tuple(c for c in source.columns if c in columns),

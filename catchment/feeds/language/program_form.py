@@ -29,8 +29,9 @@ def _is_unfolded(template: FeedTemplate, program: FeedProgram) -> bool:
 
 
 def _stream_form(stream: Declared) -> StreamForm:
-    assert stream.device is not None
-    return StreamForm(stream.name, stream.columns, stream.column_names.index(stream.device))
+    """Return a stream as devices are told it; the position means nothing for one that is born at the cloud."""
+    position = 0 if stream.device is None else stream.column_names.index(stream.device)
+    return StreamForm(stream.name, stream.columns, position)
 
 
 def _feed_forms(program: FeedProgram) -> list[FeedForm]:
@@ -68,8 +69,9 @@ def _layout(template: FeedTemplate, program: FeedProgram) -> Layout:
         columns = program.columns_of(item.source, item.where)
         layout.update((f"{item.alias}.{c}", (slot, at)) for at, c in enumerate(columns))
         layout[f"{item.alias}.{EVENT_TIME}"] = (times, slot)
-        if item.is_stream:
-            layout[f"{item.alias}.{program.streams[item.source].device}"] = (devices, slot)
+        device = program.streams[item.source].device if item.is_stream else None
+        if device is not None:
+            layout[f"{item.alias}.{device}"] = (devices, slot)
     layout.update((name, (params, at)) for at, name in enumerate(template.params))
     return layout
 

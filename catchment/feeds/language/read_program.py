@@ -5,7 +5,7 @@ Views may be written in any order; a cycle of views is refused, with the views i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 
@@ -19,14 +19,24 @@ from catchment.feeds.language.many_inputs import split_inputs
 from catchment.feeds.language.notified import name_notified, tie_to_notified
 from catchment.feeds.language.plan_template import plan_template
 from catchment.feeds.language.statements import Declared, Statement, ViewStatement, read_statements
+from catchment.feeds.language.submitted import SubmittedView, submitted_statements
 from catchment.feeds.language.template import DEVICES, FeedProgram, FeedTemplate
 from catchment.feeds.language.view_scope import FeedCatalog
 from catchment.feeds.language.windowed import WindowedView, split_window
 
 
-def read_program(text: str, functions: Functions = BUILT_IN, file: str = "<program>") -> FeedProgram:
+def read_program(
+    text: str, functions: Functions = BUILT_IN, file: str = "<program>", submitted: Sequence[SubmittedView] = ()
+) -> FeedProgram:
     """Read the streams, tables and templates of a program; `file` is the name that errors give it."""
-    return plan_program(list(read_statements(text, file)), text, functions)
+    statements = list(read_statements(text, file))
+    statements += submitted_statements(submitted, [s for s in statements if isinstance(s, Declared)])
+    return plan_program(statements, with_submitted(text, submitted), functions)
+
+
+def with_submitted(text: str, submitted: Sequence[SubmittedView]) -> str:
+    """Return the text of a program together with those of submitted views."""
+    return ";\n".join([text, *(view.sql for view in submitted)])
 
 
 def plan_program(
@@ -37,8 +47,8 @@ def plan_program(
     declared = [s for s in statements if isinstance(s, Declared)]
     views = {s.name: s for s in statements if isinstance(s, ViewStatement)}
     catalog = FeedCatalog(
-        streams={d.name: d for d in declared if d.device is not None},
-        tables={d.name: d for d in declared if d.device is None},
+        streams={d.name: d for d in declared if d.is_stream},
+        tables={d.name: d for d in declared if not d.is_stream},
         templates={},
         views=frozenset(views),
         functions=functions,
@@ -57,6 +67,8 @@ def plan_program(
             catalog.templates[name] = _plan_windowed(windowed, catalog)
         elif upper is not None:
             catalog.templates[name] = replace(plan_template(upper, catalog), collected=True)
+    for template in catalog.templates.values():
+        _refuse_nobody_notified(template, catalog, is_read=template.name in consumed)
     tied = {name: tie_to_notified(template, catalog.templates) for name, template in catalog.templates.items()}
     return FeedProgram(text, catalog.streams, catalog.tables, tied, frozenset(consumed), functions)
 
@@ -67,6 +79,17 @@ def _plan_part(part: ViewStatement, catalog: FeedCatalog, is_read: bool) -> Feed
         return template
     stream = catalog.streams.get(template.inputs[0].source)
     return name_notified(template, catalog.templates, stream.device if stream else None)
+
+
+def _refuse_nobody_notified(template: FeedTemplate, catalog: FeedCatalog, is_read: bool) -> None:
+    """Refuse a view whose first input is born at the cloud; one that only filters such a stream may be read."""
+    first = catalog.streams.get(template.inputs[0].source)
+    if first is not None and first.born_at_cloud and (template.is_pair or not is_read):
+        raise FeedError(
+            f"the first input is {first.name!r}, which is born at the cloud: nobody would be notified",
+            where=f"{template.where}, view {template.name!r}",
+            hint="begin FROM with a stream of devices: the user of the first input is notified",
+        )
 
 
 def _plan_windowed(windowed: WindowedView, catalog: FeedCatalog) -> FeedTemplate:

@@ -1,6 +1,7 @@
 """Statements of a feed program, read from its text: device streams, reference tables, feed views.
 
     CREATE STREAM name (column TYPE, ...) WITH (device = 'column' [, rate = 0.2]);
+    CREATE STREAM name (column TYPE, ...) WITH (born = 'cloud' [, key = 'column', rate = 0.2]);
     CREATE TABLE name (column TYPE, ...);
     CREATE FEED VIEW name [WITH (lifetime = '30 seconds', notify_every = '1 minute')] AS SELECT ...;
     CREATE FEED VIEW name WITH (window = '1 hour', ...) AS SELECT a.user, count(*) AS n ...;
@@ -34,8 +35,12 @@ FORMS = (
     "CREATE STREAM name (columns) WITH (device = 'column'), CREATE TABLE name (columns), "
     "CREATE FEED VIEW name [WITH (...)] AS SELECT ..."
 )
+BORN_ON_DEVICES = "devices"
+BORN_AT_CLOUD = "cloud"
 _STREAM_OPTIONS = (
-    Option("device", kinds.text("the column that says whose event it is"), required=True),
+    Option("device", kinds.text("the column that says whose event it is")),
+    Option("born", kinds.choice(BORN_ON_DEVICES, BORN_AT_CLOUD), BORN_ON_DEVICES),
+    Option("key", kinds.text("the column that says which part of a stream of the cloud an event is of")),
     Option("rate", kinds.number(high=1e6)),
 )
 _VIEW_OPTIONS = (
@@ -53,9 +58,11 @@ class Declared:
     name: str
     columns: tuple[tuple[str, str], ...]
     where: str = ""
-    device: str | None = None  # the column that names the device; only streams have one
+    device: str | None = None  # the column that names the device of a stream, or the part of one of the cloud
     rate: float | None = None  # events per second of one device of a stream, until they are measured
     file: str | None = None  # where the rows of a table are, in the folder of the project
+    has_file: bool = True  # else its rows come with a submitted view
+    born_at_cloud: bool = False  # a stream whose events are published at the cloud
 
     def __post_init__(self) -> None:
         names = self.column_names
@@ -67,6 +74,14 @@ class Declared:
                 where=self.where,
                 hint="device names the column that says whose event it is",
             )
+
+    @property
+    def is_stream(self) -> bool:
+        return self.device is not None or self.born_at_cloud
+
+    def part_of(self, row: tuple[Any, ...]) -> str:
+        """Return the device that a record of a stream is from, or the part that it is of; the cloud, if neither."""
+        return BORN_AT_CLOUD if self.device is None else str(row[self.column_names.index(self.device)])
 
     @property
     def file_name(self) -> str:
@@ -121,7 +136,19 @@ def _read_stream(cursor: Cursor) -> Declared:
     columns = _read_columns(cursor)
     options = _read_options(cursor, _STREAM_OPTIONS, f"stream {name!r}")
     cursor.end()
-    return Declared(name, columns, cursor.start, options["device"].lower(), options["rate"])
+    at_cloud = options["born"] == BORN_AT_CLOUD
+    if options["device"] is None and not at_cloud:
+        hint = "it must be the column that says whose event it is; a stream of the cloud has born = 'cloud' instead"
+        raise FeedError(f"stream {name!r} lacks the option 'device'", where=cursor.start, hint=hint)
+    if at_cloud == (options["device"] is not None) or (options["key"] is not None and not at_cloud):
+        raise FeedError(
+            f"stream {name!r} needs either a device or born = 'cloud', with which it may have a key",
+            where=cursor.start,
+            hint="WITH (device = 'user'), or WITH (born = 'cloud', key = 'station')",
+        )
+    column = options["key"] if at_cloud else options["device"]
+    named = None if column is None else column.lower()
+    return Declared(name, columns, cursor.start, named, options["rate"], born_at_cloud=at_cloud)
 
 
 def _read_table(cursor: Cursor) -> Declared:

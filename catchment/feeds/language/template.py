@@ -29,8 +29,9 @@ from catchment.errors import FeedError
 from catchment.feeds.forms.window import WindowForm
 from catchment.feeds.language.functions import BUILT_IN, Functions
 from catchment.feeds.language.lifetimes import DEFAULT_LIFETIME_US
-from catchment.feeds.language.statements import Declared
+from catchment.feeds.language.statements import BORN_AT_CLOUD, Declared
 
+CLOUD_FEED = BORN_AT_CLOUD  # who has the feed of a stream that is born at the cloud
 DEVICES = "devices"  # the implicit table of all known devices, with one column of the same name
 FEED_COLUMN = "__feed"  # in the relation of a view: the name of its physical view
 EVENT_TIME = "__at_us"  # a column of every input: the time of its event
@@ -130,6 +131,14 @@ class FeedTemplate:
 
 
 @dataclass(frozen=True)
+class KnownFeed:
+    """The columns that a kind of feed has had while a cloud ran: a column never changes its place."""
+
+    columns: tuple[str, ...]
+    fewest: int  # columns that an event may have: devices may know an earlier program
+
+
+@dataclass(frozen=True)
 class FeedProgram:
     """Streams, reference tables and templates that belong together, inputs before their readers."""
 
@@ -139,6 +148,7 @@ class FeedProgram:
     templates: dict[str, FeedTemplate]
     consumed: frozenset[str] = frozenset()  # views that other views read: they keep matches, but notify nobody
     functions: Functions = field(default_factory=lambda: BUILT_IN, repr=False, compare=False)
+    known_feeds: dict[str, KnownFeed] = field(default_factory=dict)  # of the programs that this one continues
 
     @cached_property
     def pushed_columns(self) -> dict[str, tuple[str, ...]]:
@@ -151,16 +161,23 @@ class FeedProgram:
         return {kind: self._in_order(kind, columns) for kind, columns in needed.items()}
 
     def _in_order(self, kind: str, columns: set[str]) -> tuple[str, ...]:
+        """Return the columns of a kind: first those that earlier programs had, in their places."""
         stream = self.streams[stream_of(kind)]
-        return tuple(c for c in stream.column_names if c in columns and c != stream.device)
+        known = self.known_feeds[kind].columns if kind in self.known_feeds else ()
+        added = (c for c in stream.column_names if c in columns and c != stream.device and c not in known)
+        return (*known, *added)
+
+    def fewest_values(self, kind: str) -> int:
+        """Return how many values an event of a kind may have: a device may know an earlier program."""
+        return self.known_feeds[kind].fewest if kind in self.known_feeds else len(self.pushed_columns[kind])
 
     def accepts(self, kind: str, values: tuple[Any, ...]) -> bool:
         """Return whether values have the number and the types of a feed kind's columns; NULL is always possible."""
         stream = self.streams[stream_of(kind)]
         columns = self.pushed_columns[kind]
-        return len(values) == len(columns) and all(
+        return self.fewest_values(kind) <= len(values) <= len(columns) and all(
             value is None or type(value) in PYTHON_TYPES[stream.type_of(column)]
-            for value, column in zip(values, columns, strict=True)
+            for value, column in zip(values, columns, strict=False)
         )
 
     def columns_of(self, source: str, where: str | None) -> tuple[str, ...]:

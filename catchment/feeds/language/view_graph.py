@@ -21,6 +21,7 @@ from catchment.feeds.forms.physical_view import PhysicalView, ViewRow, view_name
 from catchment.feeds.language.expressions import Layout, compile_sql
 from catchment.feeds.language.reference import AliasedTable, ReferenceData, Row, join, layout_of
 from catchment.feeds.language.template import (
+    CLOUD_FEED,
     DEVICES,
     FEED_COLUMN,
     NOTIFIED_COLUMN,
@@ -36,11 +37,15 @@ RejectJoined = Callable[[FeedError, Sequence[tuple[str, Row]]], None]  # why; ta
 
 @dataclass(frozen=True, slots=True)
 class SourceFeed:
-    """The feed that one device produces for one feed kind."""
+    """The feed that one device produces for one feed kind; those of the cloud have `CLOUD_FEED` for a device."""
 
     name: str
     kind: str
     device: str
+
+    @property
+    def is_of_cloud(self) -> bool:
+        return self.device == CLOUD_FEED
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class ViewGraph:
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
-        return tuple(sorted({f.device for f in self.feeds.values()}))
+        return tuple(sorted({f.device for f in self.feeds.values() if not f.is_of_cloud}))
 
     @cached_property
     def consumers(self) -> dict[str, list[PhysicalView]]:
@@ -84,16 +89,23 @@ class ViewGraph:
         return found
 
     def origins(self, name: str) -> frozenset[str]:
-        """Return the devices whose data is in a feed or a view."""
+        """Return the devices whose data is in a feed or a view, and the cloud if it has a part in it."""
         return self._origins[name]
 
     def restricted_to(self, devices: Collection[str]) -> ViewGraph:
         """Return the part of this graph whose data is all from these devices."""
-        feeds = {name: feed for name, feed in self.feeds.items() if feed.device in devices}
+        feeds = {name: feed for name, feed in self.feeds.items() if feed.device in devices or feed.is_of_cloud}
         views: dict[str, PhysicalView] = {}
         for name, view in self.views.items():
             if all(i in feeds or i in views for i in view.inputs):
                 views[name] = view
+        return ViewGraph(self.program, feeds, views)
+
+    def without_templates(self, names: Collection[str]) -> ViewGraph:
+        """Return this graph without the views of these templates, of which no other view reads one."""
+        views = {name: view for name, view in self.views.items() if view.template not in names}
+        read = {feed for view in views.values() for feed in view.inputs}
+        feeds = {name: feed for name, feed in self.feeds.items() if name in read}
         return ViewGraph(self.program, feeds, views)
 
     def delta_to(self, newer: ViewGraph) -> ViewDelta:
@@ -122,7 +134,7 @@ def generate_views(program: FeedProgram, data: ReferenceData, reject: RejectJoin
         if not template.is_pair and template.name in program.consumed:
             continue  # unfolded into the views that read it
         for row, _ in rows:
-            feeds.update((f.name, f) for f in _source_feeds(template, row))
+            feeds.update((f.name, f) for f in _source_feeds(program, template, row))
         views.update(_group_by_inputs(template, [row for row, _ in rows]))
     return ViewGraph(program, feeds, views)
 
@@ -132,10 +144,11 @@ def _relation_columns(template: FeedTemplate) -> tuple[str, ...]:
     return (*static, FEED_COLUMN, NOTIFIED_COLUMN)
 
 
-def _source_feeds(template: FeedTemplate, row: ViewRow) -> Iterator[SourceFeed]:
+def _source_feeds(program: FeedProgram, template: FeedTemplate, row: ViewRow) -> Iterator[SourceFeed]:
     for item, name, device in zip(template.inputs, row.inputs, row.devices, strict=True):
         if item.is_stream:
-            yield SourceFeed(name, feed_kind(item.source, item.where), str(device))
+            source = CLOUD_FEED if program.streams[item.source].born_at_cloud else str(device)
+            yield SourceFeed(name, feed_kind(item.source, item.where), source)
 
 
 def _group_by_inputs(template: FeedTemplate, rows: list[ViewRow]) -> Iterator[tuple[str, PhysicalView]]:
@@ -244,7 +257,8 @@ class _Generator:
         for item, device, share in zip(self.template.inputs, row.devices, row.shares, strict=True):
             if item.is_stream and device is None:
                 raise FeedError(f"a reference row names no device for {item.alias!r}: {row!r}", where=where)
-            if item.is_stream and self.known is not None and str(device) not in self.known:
+            of_device = item.is_stream and not self.program.streams[item.source].born_at_cloud
+            if of_device and self.known is not None and str(device) not in self.known:
                 raise FeedError(
                     f"unknown device {device!r} for {item.alias!r}",
                     where=where,

@@ -38,7 +38,8 @@ class FromSource:
     alias: str
     name: str
     columns: tuple[str, ...]
-    device: str | None = None  # device column of a stream
+    device: str | None = None  # device column of a stream, or the key of one that is born at the cloud
+    born_at_cloud: bool = False
     static: frozenset[str] = frozenset()  # columns that the reference tables determine
     is_view: bool = False
     where: list[exp.Expr] = field(default_factory=list)
@@ -47,7 +48,11 @@ class FromSource:
     @property
     def is_input(self) -> bool:
         """Whether events come from it: it is a stream, or a view over two inputs."""
-        return self.device is not None or self.is_view
+        return self.is_stream or self.is_view
+
+    @property
+    def is_stream(self) -> bool:
+        return self.device is not None or self.born_at_cloud
 
 
 @dataclass
@@ -85,7 +90,9 @@ class FeedScope:
 
     def _add_stream(self, alias: str, name: str) -> FromSource:
         stream = self.catalog.streams[name]
-        self.sources[alias] = FromSource(alias, name, stream.column_names, device=stream.device)
+        self.sources[alias] = FromSource(
+            alias, name, stream.column_names, device=stream.device, born_at_cloud=stream.born_at_cloud
+        )
         return self.sources[alias]
 
     def _add_table(self, alias: str, name: str) -> None:
@@ -124,8 +131,8 @@ class FeedScope:
         for use in tables:
             if use.table != DEVICES:
                 self._add_table(renamed[use.alias], use.table)
-        if inner.device is not None and all(use.table != DEVICES for use in tables):
-            assert source.device is not None
+        if source.device is not None and all(use.table != DEVICES for use in tables):
+            assert inner.device is not None
             device = make_column(alias, source.device)
             self.conditions.append(exp.EQ(this=device, expression=rename(inner.device)))
         for sql in (template.static, template.match):

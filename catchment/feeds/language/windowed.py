@@ -69,7 +69,7 @@ def _user_column(scope: FeedScope) -> exp.Column:
     tables = [item.this for item in [select.args.get("from_"), *(select.args.get("joins") or [])] if item is not None]
     inputs = [t for t in tables if isinstance(t, exp.Table) and t.name.lower() not in scope.catalog.tables]
     stream = scope.catalog.streams.get(inputs[0].name.lower()) if inputs else None
-    if stream is None or stream.device is None:
+    if stream is None or stream.device is None or stream.born_at_cloud:
         raise scope.error("the first input of a view with a window must be a stream: its user is notified", select)
     return make_column((inputs[0].alias or inputs[0].name).lower(), stream.device)
 

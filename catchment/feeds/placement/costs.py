@@ -8,7 +8,8 @@ each is another device's feed. One number serves every device; an array gives ea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,18 +19,33 @@ from catchment.errors import FeedError
 
 @dataclass(frozen=True)
 class LinkCosts:
-    """What one message costs a device, each way; the same for all devices."""
+    """What one message costs a device, each way: the same for all devices, but for those that pay otherwise."""
 
     upload: float = 1.0
     download: float = 1.0
+    of_device: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # upload and download
 
     def __post_init__(self) -> None:
-        if not (self.upload >= 0 and self.download >= 0):
-            raise FeedError(f"link costs must be 0 or more, not {self.upload} and {self.download}")
+        for upload, download in ((self.upload, self.download), *self.of_device.values()):
+            if not (0 <= upload < np.inf and 0 <= download < np.inf):
+                raise FeedError(f"link costs must be 0 or more, not {upload} and {download}")
 
-    def to_device_costs(self) -> DeviceCosts:
-        """Return the same costs per unit of rate."""
-        return DeviceCosts(self.upload, self.download)
+    def upload_of(self, device: str) -> float:
+        return self.of_device[device][0] if device in self.of_device else self.upload
+
+    def download_of(self, device: str) -> float:
+        return self.of_device[device][1] if device in self.of_device else self.download
+
+    def of_messages(self, up: Mapping[str, float], down: Mapping[str, float]) -> float:
+        """Return what messages per device cost, each way."""
+        return sum(self.upload_of(d) * n for d, n in up.items()) + sum(self.download_of(d) * n for d, n in down.items())
+
+    def to_device_costs(self, devices: Sequence[str]) -> DeviceCosts:
+        """Return the costs of these devices per unit of rate."""
+        if not self.of_device:
+            return DeviceCosts(self.upload, self.download)
+        upload = np.array([self.upload_of(d) for d in devices], dtype=np.float64)
+        return DeviceCosts(upload, np.array([self.download_of(d) for d in devices], dtype=np.float64))
 
 
 @dataclass(frozen=True, eq=False)

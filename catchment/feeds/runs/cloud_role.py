@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from catchment.errors import ConfigError, FeedError
@@ -21,6 +22,7 @@ from catchment.feeds.runs.open_cloud import open_durable_cloud, open_registrar
 from catchment.feeds.runs.processes import CloudLinks, exchange, serve_durable_cloud
 from catchment.feeds.runs.recorded_devices import RecordedDevices, recorded_instants
 from catchment.feeds.runs.registrar import Registrar
+from catchment.feeds.runs.submissions import Submissions
 from catchment.feeds.runs.workload import Recording, Workload, open_workload
 from catchment.project.config import Project
 from catchment.query.catalog import Catalog
@@ -93,7 +95,7 @@ class FeedCloudRole:
         else:
             recording = _recording(self.workload)
             assert recording is not None
-            links = RecordedDevices(recording, self.clock)
+            links = RecordedDevices(recording, self.clock, cloud.publish_recorded)
         self._closing.callback(links.close)
         return links
 
@@ -120,7 +122,7 @@ class FeedCloudRole:
         if recording is None or not cloud.is_new:
             return
         assert isinstance(self.clock, ManualClock)
-        devices = RecordedDevices(recording, self.clock)
+        devices = RecordedDevices(recording, self.clock, cloud.publish_recorded)
         registrar.follow(self.clock.now_us())
         self._settle(cloud, devices, registrar)
         last_us = self.clock.now_us() + recording.recorded[-1].at_us
@@ -163,6 +165,16 @@ class FeedCloudRole:
             self._thread.join()
             self._thread = None
         self._closing.close()
+
+
+def submissions_of(folder: Path) -> Submissions:
+    """Return what was submitted to the cloud of a project."""
+    return Submissions(cloud_state(folder), open_project(folder))
+
+
+def cloud_state(folder: Path) -> Path:
+    """Return where the cloud of a project keeps its state."""
+    return Project.load(folder).state_folder / STATE_FOLDER
 
 
 def _recording(workload: Workload) -> Recording | None:

@@ -3,6 +3,9 @@
 Messages of devices are journalled in batches, with one fsync each, then handled, then what follows is handed to the
 broker, and only then are they acknowledged there. So a message that was acknowledged is never lost, and one that comes
 again after a crash is dropped by its number. A restart goes on where the cloud was: devices are told nothing anew.
+
+The program is a part of the state: another one takes its place as an entry of the journal, and views that are the same
+in both go on. Only where a stream was declared anew does the cloud begin anew.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from catchment.errors import WireError
+from catchment.errors import StorageError, WireError
 from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.cloud_state import pack_view
 from catchment.feeds.cloud.controller import FeedController
@@ -27,26 +30,36 @@ from catchment.feeds.cloud.core import (
     KeepNotice,
     MessageArrived,
     MessagesTaken,
+    ProgramChanged,
+    RecordsPublished,
     SendDown,
     ViewsChanged,
     ViewsDeployed,
 )
+from catchment.feeds.cloud.program_state import StoredProgram, load_program, store_program
 from catchment.feeds.cloud.router import Deliver, Router
 from catchment.feeds.cloud.routes import Hosts
+from catchment.feeds.device.fleet import DeviceRecord
+from catchment.feeds.language.continued import can_continue
 from catchment.feeds.language.reference import ReferenceData
+from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.language.view_graph import RejectJoined, ViewGraph
 from catchment.feeds.protocol.codec import decode, encode
 from catchment.feeds.protocol.messages import Hello, Refused, Reset
 from catchment.feeds.runs.notice_tables import NoTables, NoticeTables
+from catchment.feeds.runs.published import PublishedRecords
 from catchment.feeds.runs.registrar import Registrar
-from catchment.storage.files import make_folder, write_durably
+from catchment.storage.codec import decode as decode_document
+from catchment.storage.codec import encode as encode_document
+from catchment.storage.files import make_folder, remove_file, write_durably
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal, snapshot_path
 from catchment.storage.lock import lock_folder
 from catchment.timeline import Clock
 
 MIN_JOURNAL_BYTES = 4 * 2**20  # a snapshot is written when the journal is larger, and twice the last snapshot
-PROGRAM_FILE = "program.sql"
+PROGRAM_FILE = "program"  # what the journal begins with
+TEXT_FILE = "program.sql"  # in its place, as earlier releases wrote it
 LIFE_FILE = "life"
 _HELLO = re.compile(rb'\s*\[\s*[0-9]+\s*,\s*"h"')
 
@@ -73,8 +86,11 @@ class DurableCloud:
         self.tables = tables or NoTables()
         make_folder(folder)
         lock_folder(folder, self)
-        self.is_new = _forget_other_program(folder, cloud.graph.program.text)
+        self.wanted = cloud.graph.program  # what it is to compute; what it does compute is in the journal
+        first, self.is_new = _first_program(folder, self.wanted)
+        self.published = PublishedRecords(folder)
         self.core = CloudCore(cloud, router)
+        self.core.follow_program(first)
         self.outgoing: list[SendDown] = []  # to be handed to the broker
         self.life = _life_of(folder)
         self.host = _CloudHost(self.core, Journal(folder / "journal"), self._enact, clock)
@@ -123,6 +139,16 @@ class DurableCloud:
         known = Hello(message.boot, functions=message.functions, version=message.version)
         return [MessageArrived(device, encode(number, known))]
 
+    def take_published(self) -> None:
+        """Take records of streams that are born at the cloud, which wait in its folder."""
+        for delivery in list(self.published.waiting(self.graph.program)):
+            self._submit("records", RecordsPublished(delivery.path.name, delivery.stream, delivery.rows))
+            remove_file(delivery.path)
+
+    def publish_recorded(self, record: DeviceRecord) -> None:
+        """Publish a record of a recording that is played in this process: nobody delivers it again."""
+        self._submit("records", RecordsPublished(f"recorded-{secrets.token_hex(8)}", record.stream, [record.row]))
+
     # ---- decisions
 
     def review(self, period_s: float) -> list[Deliver]:
@@ -152,6 +178,14 @@ class DurableCloud:
             gone_views=list(delta.removed),
             hosts=self.cloud.hosts_for_added(newer),
         )
+
+    def change_program(self, wanted: FeedProgram) -> list[Deliver]:
+        """Bring the program to another one, as far as that is possible now; to be asked again until it is there."""
+        change = self.cloud.next_program(wanted)
+        if change is not None:
+            newer, left = change
+            self._submit("program", self._change_to(left), ProgramChanged(store_program(newer)))
+        return []
 
     def retire(self, device: str) -> list[Deliver]:
         """Forget a device that has left for good, and end the views that hold its data."""
@@ -194,16 +228,33 @@ class DurableCloud:
         return self.core.heard_us
 
 
-def _forget_other_program(folder: Path, text: str) -> bool:
-    """Remove the state of another program: nothing in it holds any more; return whether the cloud begins anew."""
+def _first_program(folder: Path, wanted: FeedProgram) -> tuple[FeedProgram, bool]:
+    """Return the program that the journal begins with, and whether the cloud begins anew, with the wanted one.
+
+    It does where there is no journal, and where a stream was declared anew: nothing in the journal holds then.
+    """
     path = folder / PROGRAM_FILE
-    known = path.read_text(encoding="utf-8") if path.exists() else None
-    if known == text:
-        return False
+    known = _read_program(folder, wanted)
+    if known is not None and can_continue(known, wanted):
+        if not path.exists():
+            write_durably(path, encode_document(store_program(known)))
+        return known, False
     shutil.rmtree(folder / "journal", ignore_errors=True)
     (folder / LIFE_FILE).unlink(missing_ok=True)
-    write_durably(path, text.encode())
-    return True
+    write_durably(path, encode_document(store_program(wanted)))
+    (folder / TEXT_FILE).unlink(missing_ok=True)
+    return wanted, True
+
+
+def _read_program(folder: Path, wanted: FeedProgram) -> FeedProgram | None:
+    path = folder / PROGRAM_FILE
+    if path.exists():
+        kept = decode_document(path.read_bytes())
+        if not isinstance(kept, StoredProgram):
+            raise StorageError("this is no program of a cloud", where=str(path))
+        return load_program(kept, wanted.functions)
+    text = folder / TEXT_FILE
+    return wanted if text.exists() and text.read_text(encoding="utf-8") == wanted.text else None
 
 
 def _life_of(folder: Path) -> str:

@@ -16,6 +16,7 @@ from typing import Protocol
 from catchment.feeds.cloud.cloud import FeedCloud
 from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
+from catchment.feeds.language.template import CLOUD_FEED
 from catchment.feeds.protocol.channel import LinkTraffic
 from catchment.feeds.protocol.messages import Downward, Upward
 
@@ -134,6 +135,11 @@ class LocalRun:
             heapq.heappop(self.scheduled).act(self)
 
     def _produce(self, record: DeviceRecord) -> None:
+        if record.device == CLOUD_FEED:
+            if self.produced is not None:
+                self.produced.append(record)
+            self.send(self.cloud.publish(record.stream, record.row, record.at_us))
+            return
         device = self.fleet.devices[record.device]
         if self.produced is not None and device.publisher is not None:  # without a program it records nothing
             self.produced.append(replace(record, boot=device.config.boot))

@@ -16,11 +16,12 @@ from catchment.feeds.cloud.router import Router
 from catchment.feeds.device.spool import spool_for
 from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.view_graph import ViewGraph
-from catchment.feeds.project import read_device_settings
+from catchment.feeds.project import open_project, read_device_settings
 from catchment.feeds.runs.durable_cloud import DurableCloud
 from catchment.feeds.runs.notice_tables import NoticeTables
 from catchment.feeds.runs.reference_tables import MadeReference, ReferenceSource, ReferenceTables
 from catchment.feeds.runs.registrar import Registrar
+from catchment.feeds.runs.submissions import Submissions
 from catchment.feeds.runs.workload import Recording, Workload
 from catchment.keys.private_files import read_secret
 from catchment.timeline import Clock
@@ -52,7 +53,9 @@ def open_registrar(
     else:
         source = MadeReference(workload.read_reference())
     heard_us = cloud.heard_us if isinstance(cloud, DurableCloud) else {}
-    return Registrar(cloud, gate, source, state, say, now_us=time.time_ns() // 1000, heard_us=heard_us)
+    submissions = Submissions(state, open_project(folder), say)
+    now_us = time.time_ns() // 1000
+    return Registrar(cloud, gate, source, state, say, now_us, heard_us, submissions)
 
 
 def tokens_in(folder: Path, pattern: str | None) -> TokenOf:

@@ -27,14 +27,19 @@ Identity = tuple[str, str, tuple[int, ...]]
 
 
 def naive_notices(
-    graph: ViewGraph, records: Iterable[DeviceRecord], since_us: Mapping[str, int] | None = None
+    graph: ViewGraph,
+    records: Iterable[DeviceRecord],
+    since_us: Mapping[str, int] | None = None,
+    unknown: Iterable[tuple[str, int]] = (),
 ) -> set[Identity]:
     """Return identities of all notices: of every pair of events, or of those later than `since_us` of their view.
 
-    Notices of views with a window are not among them: those are aggregates, which `naive_windows` returns.
+    `unknown` has kinds of feeds with the places of records that were no events of them, because the device knew a
+    program without that kind. Notices of views with a window are not among them: those are aggregates, which
+    `naive_windows` returns.
     """
     oracle = _Oracle(graph)
-    oracle.load(records)
+    oracle.load(records, unknown)
     found: set[Identity] = set()
     for template in graph.program.templates.values():
         views = [v for v in graph.views.values() if v.template == template.name]
@@ -70,7 +75,9 @@ class _Oracle:
 
     # ---- raw records to feeds
 
-    def load(self, records: Iterable[DeviceRecord]) -> None:
+    def load(self, records: Iterable[DeviceRecord], unknown: Iterable[tuple[str, int]] = ()) -> None:
+        self.db.execute("CREATE TABLE unknown (kind TEXT, number INT, PRIMARY KEY (kind, number))")
+        self.db.executemany("INSERT INTO unknown VALUES (?, ?)", unknown)
         by_stream: dict[str, list[tuple[Any, ...]]] = {}
         for number, record in enumerate(records):
             by_stream.setdefault(record.stream, []).append(
@@ -92,11 +99,13 @@ class _Oracle:
     def _make_feed(self, kind: str, where: str | None) -> None:
         columns = "".join(f", {_quote(c)}" for c in self.program.pushed_columns[kind])
         condition = read_expression(where).sql(dialect="sqlite") if where else "true"
+        stream = self.program.streams[stream_of(kind)]
+        part = _quote(stream.device) if stream.born_at_cloud and stream.device is not None else "device"
         self.db.execute(
-            f"CREATE TABLE {_quote(kind)} AS SELECT ? || '@' || device AS feed, at_us, "
-            f"'[' || (boot + row_number() OVER (PARTITION BY device, boot ORDER BY number) - 1) || ']' AS key{columns} "
-            f"FROM raw WHERE {condition}",
-            (kind,),
+            f"CREATE TABLE {_quote(kind)} AS SELECT ? || '@' || {part} AS feed, at_us, "
+            f"'[' || (boot + row_number() OVER (PARTITION BY {part}, boot ORDER BY number) - 1) || ']' AS key{columns} "
+            f"FROM raw WHERE {condition} AND number NOT IN (SELECT u.number FROM unknown AS u WHERE u.kind = ?)",
+            (kind, kind),
         )
         self._rank(kind)
         self._forget_unwanted(kind)

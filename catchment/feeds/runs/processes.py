@@ -138,6 +138,8 @@ def exchange(cloud: DurableCloud, links: CloudLinks, registrar: Registrar) -> No
 
     While the tables of notices have no room, messages wait at the broker.
     """
+    if cloud.tables.has_room:
+        cloud.take_published()
     arrived = links.take() if cloud.tables.has_room else []
     cloud.receive_all(arrived, registrar, links.taken_before)
     links.publish(cloud.outgoing)

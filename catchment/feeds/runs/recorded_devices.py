@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from catchment.feeds.cloud.core import SendDown
 from catchment.feeds.device.device import DeviceConfig, boot_number
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
+from catchment.feeds.language.template import CLOUD_FEED
 from catchment.feeds.protocol.bus import Bus
 from catchment.feeds.runs.local_run import TICK_US
 from catchment.feeds.runs.workload import Recording
@@ -19,7 +20,10 @@ FINISH_US = 30_000_000  # after the last record of a recording that is played on
 class RecordedDevices:
     """The devices of a recording, and their links to a durable cloud; a later start is a later life of them."""
 
-    def __init__(self, workload: Recording, clock: Clock) -> None:
+    def __init__(
+        self, workload: Recording, clock: Clock, publish_at_cloud: Callable[[DeviceRecord], None] | None = None
+    ) -> None:
+        self.publish_at_cloud = publish_at_cloud or (lambda record: None)
         self.workload = workload
         self.clock = clock
         now_us = clock.now_us()
@@ -85,7 +89,10 @@ class RecordedDevices:
     def produce_until(self, now_us: int) -> None:
         """Record what is due."""
         while self.upcoming is not None and self.upcoming.at_us <= now_us:
-            self.fleet.produce(self.upcoming)
+            if self.upcoming.device == CLOUD_FEED:
+                self.publish_at_cloud(self.upcoming)
+            else:
+                self.fleet.produce(self.upcoming)
             self.upcoming = next(self.records, None)
 
     def receive(self, now_us: int) -> None:

@@ -69,6 +69,9 @@ class ReferenceSource(Protocol):
 
     def read(self) -> ReferenceData: ...
 
+    def follow_program(self, program: FeedProgram) -> None:
+        """Read the tables of another program from now on."""
+
     def reject_joined(self, error: FeedError, rows: Sequence[tuple[str, Row]]) -> None:
         """Reject rows that were joined to something that cannot be."""
 
@@ -85,6 +88,9 @@ class MadeReference:
         self.has_changed = False
         return self.data
 
+    def follow_program(self, program: FeedProgram) -> None:
+        """Go on: what was made up does not change."""
+
     def reject_joined(self, error: FeedError, rows: Sequence[tuple[str, Row]]) -> None:
         raise error
 
@@ -99,6 +105,12 @@ class ReferenceTables:
         self.rejected = RejectedRows()
         self._lines: dict[str, dict[Row, int]] = {}  # table -> row -> its first line
 
+    def follow_program(self, program: FeedProgram) -> None:
+        """Read the tables of another program from now on."""
+        if program.tables != self.program.tables:
+            self.written = None
+        self.program = program
+
     @property
     def has_changed(self) -> bool:
         """Whether a file was written since the tables were read."""
@@ -111,6 +123,8 @@ class ReferenceTables:
         self._lines = {}
         tables: dict[str, list[Row]] = {}
         for name, declared in self.program.tables.items():
+            if not declared.has_file:
+                continue
             lines = self._lines.setdefault(name, {})
             rows = tables.setdefault(name, [])
             for number, values in read_lines(self.folder, declared, reject=self._reject_line):

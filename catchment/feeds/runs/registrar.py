@@ -8,19 +8,20 @@ nothing but itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from catchment.errors import FeedError
 from catchment.feeds.cloud.admission import DeviceGate
 from catchment.feeds.cloud.cloud import PlacingCloud
 from catchment.feeds.cloud.router import Deliver
-from catchment.feeds.language.reference import ReferenceData
+from catchment.feeds.language.reference import ReferenceData, Row
 from catchment.feeds.language.template import DEVICES, FeedProgram
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.project import typed_device
 from catchment.feeds.protocol.messages import Hello, Refused, Reset, Upward
 from catchment.feeds.runs.reference_tables import ReferenceSource
+from catchment.feeds.runs.submissions import Submissions, WantedProgram
 
 MAX_STRANGERS = 10_000  # strangers that are remembered as answered; past it the oldest may be answered once more
 ASK_AGAIN_US = 60_000_000  # after which a stranger that goes on sending is asked for a hello again
@@ -40,6 +41,7 @@ class Registrar:
         say: Callable[[str], None] = lambda text: None,
         now_us: int = 0,
         heard_us: Mapping[str, int] | None = None,
+        submissions: Submissions | None = None,
     ) -> None:
         self.cloud = cloud
         self.gate = gate
@@ -50,6 +52,9 @@ class Registrar:
         self.heard_us: dict[str, int] = dict.fromkeys(self.registered, now_us) | dict(heard_us or {})
         self.refused: dict[str, int] = {}  # when strangers were refused: nothing else is sent to them
         self.asked: dict[str, int] = {}  # when strangers were asked for a hello
+        self.submissions = submissions
+        self.wanted = WantedProgram(cloud.wanted, {})
+        self.has_program = False  # whether the cloud has the program that is wanted
         self.data: ReferenceData | None = None
         self.declared: ViewGraph | None = None  # the views of all devices that the reference data names
         self._active: frozenset[str] | None = None  # the devices that the cloud has the views of
@@ -115,7 +120,7 @@ class Registrar:
 
     def follow(self, now_us: int) -> list[Deliver]:
         """Bring the views to what the reference data says now and to the devices that are there now."""
-        told = list(self._retire_those_who_left(now_us))
+        told = [*self._retire_those_who_left(now_us), *self._follow_program()]
         active = frozenset(self.registered)
         if not self._read_changed() and active == self._active:
             return told
@@ -128,6 +133,39 @@ class Registrar:
             self.say(f"views: {len(delta.added)} come, {len(delta.removed)} go, {len(delta.changed)} change")
             told += self.cloud.update(newer)
         return told
+
+    def _follow_program(self) -> list[Deliver]:
+        """Bring the program to what is wanted now; a part of it may have to wait for devices."""
+        if self.submissions is not None and self.submissions.has_changed:
+            try:
+                self._want(self.submissions.read())
+            except FeedError as error:
+                self.say(f"what was submitted is not followed: {error}")
+        if self.has_program:
+            return []
+        try:
+            told = self.cloud.change_program(self.wanted.program)
+        except FeedError as error:
+            self.say(f"the program is not changed: {error}")
+            self.has_program = True
+            return []
+        program = self.cloud.graph.program
+        self.has_program = program.templates.keys() == self.wanted.program.templates.keys()
+        self.source.follow_program(program)
+        self.gate.program = program
+        self._look_again()
+        return told
+
+    def _want(self, wanted: WantedProgram) -> None:
+        if wanted.program != self.wanted.program:
+            self.has_program = False
+        self.wanted = wanted
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Generate the views again, whether or not reference data or devices have changed."""
+        self.declared = None
+        self._active = None
 
     def _read_changed(self) -> bool:
         """Read reference data that has changed; return whether it was read."""
@@ -147,7 +185,9 @@ class Registrar:
         program = self.cloud.graph.program
         if self.declared is None or _runs_on_every_device(program):
             devices = tuple(typed_device(program, device) for device in sorted(active))
-            self.declared = self.cloud.views_of(ReferenceData(data.tables, devices), self.source.reject_joined)
+            none: dict[str, Sequence[Row]] = {name: () for name, table in program.tables.items() if not table.has_file}
+            tables = {**data.tables, **none, **self.wanted.users}
+            self.declared = self.cloud.views_of(ReferenceData(tables, devices), self.source.reject_joined)
             self.source.rejected.write(self.folder / QUARANTINE_FILE)
             if rejected := len(self.source.rejected):
                 self.say(f"{rejected} reference rows are rejected: see {self.folder / QUARANTINE_FILE}")

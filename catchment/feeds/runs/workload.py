@@ -17,7 +17,7 @@ from catchment.feeds.cloud.retention import Retention
 from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.reference import ReferenceData
-from catchment.feeds.language.template import FeedProgram
+from catchment.feeds.language.template import CLOUD_FEED, FeedProgram
 from catchment.feeds.placement.costs import LinkCosts
 from catchment.feeds.project import RECORDING, FeedProject, read_rows
 
@@ -152,13 +152,15 @@ def open_recording(project: FeedProject) -> Recording:
 
 def _read_records(project: FeedProject) -> Iterator[DeviceRecord]:
     for name, stream in project.program.streams.items():
-        assert stream.device is not None
-        at = stream.column_names.index(stream.device)
+        if stream.born_at_cloud and not (project.folder / stream.file_name).exists():
+            continue  # it is published when the cloud runs
+        at = None if stream.device is None else stream.column_names.index(stream.device)
         for number, (at_s, row) in enumerate(read_rows(project.folder, stream, ("at_s",)), start=2):
-            if row[at] is None or at_s is None or not 0 <= at_s < 1e9:
+            if (at is not None and row[at] is None) or at_s is None or not 0 <= at_s < 1e9:
                 where = f"{project.folder / f'{name}.csv'}, line {number}"
                 raise FeedError(f"a record needs a device and a time of 0 or more: {at_s}, {row!r}", where=where)
-            yield DeviceRecord(round(at_s * 1e6), str(row[at]), name, row)
+            device = CLOUD_FEED if stream.born_at_cloud or at is None else str(row[at])
+            yield DeviceRecord(round(at_s * 1e6), device, name, row)
 
 
 def _measure_rates(program: FeedProgram, recorded: list[DeviceRecord]) -> tuple[dict[str, float], dict[str, float]]:
@@ -168,8 +170,10 @@ def _measure_rates(program: FeedProgram, recorded: list[DeviceRecord]) -> tuple[
     devices: Counter[str] = Counter()
     feeds: Counter[str] = Counter()
     for record in recorded:
-        devices[record.device] += 1
-        feeds.update(f"{kind}@{record.device}" for kind, _ in compiled.feeds_of(record.stream, record.row))
+        if record.device != CLOUD_FEED:
+            devices[record.device] += 1
+        part = program.streams[record.stream].part_of(record.row)
+        feeds.update(f"{kind}@{part}" for kind, _ in compiled.feeds_of(record.stream, record.row))
     return _per_second(devices, seconds), _per_second(feeds, seconds)
 
 

@@ -94,7 +94,14 @@ class SparkPlane:
 
 
 def check_lifetimes(program: FeedProgram) -> None:
-    """Refuse a program with lifetimes that a cloud on Spark does not keep, or with windows."""
+    """Refuse a program with lifetimes that a cloud on Spark does not keep, with windows, or with its own streams."""
+    for stream in program.streams.values():
+        if stream.born_at_cloud:
+            raise FeedError(
+                f"stream {stream.name!r} is born at the cloud; a cloud on Spark has no streams of its own",
+                where=stream.where,
+                hint="run the cloud with --cloud local",
+            )
     for template in program.templates.values():
         if template.window is not None:
             raise FeedError(

@@ -149,8 +149,8 @@ export class Device {
     if (text !== this.programText) {
       this.programText = text;
       this.program = new CompiledProgram(form, this.functions);
-      this.host = new ViewHost(this.program, this.limits);
-      this.periods = new RecentlySeen();
+      if (this.host === null) this.host = new ViewHost(this.program, this.limits);
+      else this.host.followProgram(this.program);
     }
     return 0;
   }

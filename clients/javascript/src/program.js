@@ -95,7 +95,8 @@ export class CompiledProgram {
   #add(view, functions) {
     try {
       const outputs = view.outputs.map(([, tree]) => compile(tree, functions));
-      this.views.set(view.name, { form: view, match: compile(view.match, functions), outputs });
+      const fewest = view.inputs.map((_, slot) => fewestValues(view, slot));
+      this.views.set(view.name, { form: view, match: compile(view.match, functions), outputs, fewest });
     } catch (error) {
       if (!(error instanceof UnknownFunctionError)) throw error;
       this.lacking.set(view.name, error);
@@ -106,6 +107,12 @@ export class CompiledProgram {
     if (this.lacking.has(name)) throw this.lacking.get(name);
     expect(this.views.has(name), `found the view '${name}', which is not in the program`);
     return this.views.get(name);
+  }
+
+  // Return the names and types of the values of a kind of feed; null if there is no such kind.
+  columnsOf(kind) {
+    const feed = this.form.feeds.find((item) => item.kind === kind);
+    return feed === undefined ? null : feed.columns.map((at) => this.streams.get(feed.stream).columns[at]);
   }
 
   // Return [kind, values] of each feed that a record belongs to.
@@ -122,8 +129,16 @@ export class CompiledProgram {
   }
 }
 
-// Return the outputs of events that match, or null.
+// Return how many values of an input a view reads.
+function fewestValues(view, slot) {
+  const trees = [view.match, ...view.outputs.map(([, tree]) => tree)];
+  const read = trees.flatMap((tree) => [...placesIn(tree)]).filter(([inSlot]) => inSlot === slot);
+  return Math.max(0, ...read.map(([, position]) => position + 1));
+}
+
+// Return the outputs of events that match, or null; an event of an earlier program may lack a column.
 export function evaluate(view, row, met) {
+  if (met.some((event, at) => event.values.length < view.fewest[at])) return null;
   const slots = [...met.map((event) => event.values), row.params, row.devices, met.map((event) => event.atUs)];
   if (view.match(slots) !== true) return null;
   return view.outputs.map((output) => finite(output(slots)));

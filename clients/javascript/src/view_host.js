@@ -27,6 +27,23 @@ export class ViewHost {
     }
   }
 
+  // Take another program; views that it computes in the same way go on, with the events that they have.
+  followProgram(program) {
+    const older = this.program;
+    const kinds = new Map();
+    for (const { view, compiled } of this.installed.values()) {
+      for (const row of view.rows) row.inputs.forEach((feed, at) => kinds.set(feed, compiled.form.inputs[at]));
+    }
+    this.program = program;
+    for (const { view, compiled } of [...this.installed.values()]) {
+      if (same(compiled.form, program.views.get(view.template)?.form)) this.install(view);
+      else this.uninstall(view.name);
+    }
+    for (const feed of [...this.buffers.keys()]) {
+      if (!goesOn(kinds.get(feed), older, program)) this.buffers.delete(feed);
+    }
+  }
+
   #readersOf(feed) {
     return [...this.installed.values()].filter(({ view }) => view.inputs.includes(feed));
   }
@@ -70,6 +87,16 @@ export class ViewHost {
       });
     });
   }
+}
+
+const same = (left, right) => JSON.stringify(left) === JSON.stringify(right);
+
+// Return whether the events of a kind mean the same in another program, where they may have more values.
+function goesOn(kind, older, newer) {
+  if (older.views.has(kind)) return same(older.views.get(kind).form, newer.views.get(kind)?.form);
+  const before = older.columnsOf(kind);
+  const after = newer.columnsOf(kind);
+  return before !== null && after !== null && same(before, after.slice(0, before.length));
 }
 
 // Return the place behind all events up to an instant.

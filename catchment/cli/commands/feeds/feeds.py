@@ -10,6 +10,7 @@ import typer
 
 from catchment.cli.commands.feeds import live as live_commands
 from catchment.cli.commands.feeds import place
+from catchment.cli.commands.feeds import submitted as submitted_commands
 from catchment.cli.commands.feeds.options import (
     Broker,
     CloudKind,
@@ -62,6 +63,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.add_typer(feeds, name="feeds")
     live_commands.register(feeds)
+    submitted_commands.register(feeds)
     place.register(feeds)
     place.register_alias(app)
 
