@@ -29,6 +29,7 @@ from benchmarks.throughput.site_run import run_site
 
 DESCRIPTION = "rows/s of one site pipeline against plain Spark Structured Streaming: Parquet, JSON lines, CSV"
 CELLS = (("parquet", 10_000), ("parquet", 200_000), ("parquet", 1_000_000), ("json", 10_000), ("csv", 10_000))
+PARTS = tuple(f"{format}-{keys}" for format, keys in CELLS)
 NATIVE_KEYS = 10_000  # with more keys the native evaluator, which is slow there, is left out
 WINDOW_S = 10
 REPEATS = 3
@@ -63,8 +64,8 @@ class Run:
     answers: Callable[[], pa.Table]
 
 
-def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
-    """Measure every variant at every number of keys."""
+def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = PARTS) -> dict[str, Any]:
+    """Measure every variant in some cells."""
     from catchment.project.sections import SparkConfig
     from catchment.spark.session import make_session
 
@@ -72,7 +73,7 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
     spark = make_session("bench throughput", SparkConfig(master="local[2]", memory="4g"))
     cells = []
     try:
-        for format, keys in CELLS:
+        for format, keys in (cell for cell, part in zip(CELLS, PARTS, strict=True) if part in parts):
             files, rows = sizes.get(format, (3, 100_000) if quick else (8, 250_000))
             with tempfile.TemporaryDirectory() as scratch:
                 data = make_data(Path(scratch) / "data", format, keys, files, rows)
@@ -88,6 +89,12 @@ def run(report: Callable[[str], None], quick: bool) -> dict[str, Any]:
         "turns": f"median of {1 if quick else REPEATS}, after one turn that warms up and compares the answers",
         "cells": cells,
     }
+
+
+def join_parts(earlier: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result with the cells that an earlier run of the same commit has measured."""
+    cells = {(cell["format"], cell["keys"]): cell for cell in [*earlier["cells"], *result["cells"]]}
+    return {**result, "cells": [cells[cell] for cell in CELLS if cell in cells]}
 
 
 def measure(bench: Bench, keys: int, rows: int, report: Callable[[str], None], repeats: int) -> dict[str, Any]:

@@ -79,9 +79,14 @@ class CsvLineParser:
 
     def _has_all_fields(self, block: LineBlock) -> Mask:
         """Return which lines have as many fields as the header."""
-        is_delimiter = np.frombuffer(block.data, np.uint8) == ord(self.delimiter)
-        passed = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_delimiter)])
-        return np.asarray(passed[block.ends] - passed[block.starts] == len(self.header) - 1)
+        places = np.flatnonzero(np.frombuffer(block.data, np.uint8) == ord(self.delimiter))
+        wanted = len(self.header) - 1
+        if wanted and len(places) == wanted * block.rows:  # most likely all lines are as they should be
+            is_behind_start = places[::wanted] >= block.starts
+            is_before_end = places[wanted - 1 :: wanted] < block.ends
+            if is_behind_start.all() and is_before_end.all():
+                return np.ones(block.rows, dtype=bool)
+        return np.asarray(np.searchsorted(places, block.ends) - np.searchsorted(places, block.starts) == wanted)
 
     @staticmethod
     def _has_special_bytes(block: LineBlock) -> Mask:
@@ -102,8 +107,13 @@ class CsvLineParser:
         if not self.has_header:
             return found
         names = [column.name.lower() for column in self.columns]
-        lowered = block.data.decode("utf-8").lower()
-        if all(name in lowered for name in names):
+        if block.data.isascii():
+            lowered = block.data.lower()
+            is_possible = all(name.encode() in lowered for name in names)
+        else:
+            lowered_text = block.data.decode("utf-8").lower()
+            is_possible = all(name in lowered_text for name in names)
+        if is_possible:
             for row in range(block.rows):
                 text = block.text(row).lower()
                 found[row] = all(name in text for name in names)

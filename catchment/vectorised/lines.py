@@ -17,6 +17,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from catchment.arrays import Ints, Mask
+from catchment.files.objects import open_file
 from catchment.files.watch import FilePiece
 from catchment.vectorised.coercion import NotVectorisedError
 from catchment.vectorised.parts import FilePart, share_parts
@@ -99,11 +100,14 @@ def read_blocks(part: FilePart) -> Iterator[LineBlock]:
     if suffix in _OTHER_CODECS:
         raise NotVectorisedError(f"{part.path} is compressed in a way that only Spark reads here")
     if suffix not in _UNPACKED:
-        with Path(part.path).open("rb") as file:
+        with open_file(part.path, part.store) as file:
             yield from _read_range(file, part)
         return
     try:
-        with gzip.open(part.path) if suffix == ".gz" else bz2.open(part.path) as unpacked:
+        with (
+            open_file(part.path, part.store) as packed,
+            gzip.open(packed) if suffix == ".gz" else bz2.open(packed) as unpacked,
+        ):
             yield from _cut(cast(BinaryIO, unpacked), None)
     except EOFError as error:
         raise NotVectorisedError(f"{part.path} is cut off") from error
@@ -122,12 +126,13 @@ def split_text(pieces: Sequence[FilePiece], tasks: int, small_bytes: int) -> lis
     for piece in pieces:
         size = piece.end - piece.start
         if is_compressed(piece.path):
-            parts.append((FilePart(piece.path, len(parts)), size))
+            parts.append((FilePart(piece.path, len(parts), store=piece.store), size))
             continue
         count = max(1, size * tasks // max(total, 1)) if tasks > 1 else 1
         cuts = [piece.start + size * n // count for n in range(count + 1)]
         for start, end in pairwise(cuts):
-            part = FilePart(piece.path, len(parts), start=start, end=end, continues=start > piece.start)
+            continues = start > piece.start
+            part = FilePart(piece.path, len(parts), start=start, end=end, continues=continues, store=piece.store)
             parts.append((part, end - start))
     return share_parts(parts, tasks)
 

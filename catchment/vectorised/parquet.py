@@ -12,7 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from catchment.files.watch import FilePiece
 from catchment.query.types import TIMESTAMP
+from catchment.records.object_store import S3Settings, path_in_store
 from catchment.vectorised.coercion import NotVectorisedError, is_plain
 from catchment.vectorised.parts import FilePart, share_parts
 from catchment.vectorised.records import RecordColumns
@@ -28,7 +30,7 @@ def read_part(part: FilePart, columns: pa.Schema) -> Iterator[RecordColumns]:
     """Yield the records of a part with these columns; null where the file has no such column."""
     if any("=" in folder for folder in Path(part.path).parts[:-1]):
         raise NotVectorisedError(f"{part.path} may have columns in the names of its folders")
-    with pq.ParquetFile(part.path) as file:
+    with _open(part.path, part.store) as file:
         present = _check_columns(file, columns, part.path)
         groups = list(range(file.num_row_groups)) if part.row_groups is None else list(part.row_groups)
         rows = _batch_rows(file, groups, present)
@@ -36,22 +38,35 @@ def read_part(part: FilePart, columns: pa.Schema) -> Iterator[RecordColumns]:
             yield _conform(batch, columns)
 
 
-def split_files(paths: Sequence[str], tasks: int, small_bytes: int) -> list[list[FilePart]]:
+def _open(path: str, store: S3Settings | None) -> pq.ParquetFile:
+    if store is None:
+        return pq.ParquetFile(path)
+    with store.telling(path):
+        return pq.ParquetFile(store.filesystem().open_input_file(path_in_store(path)), pre_buffer=True)
+
+
+def split_files(pieces: Sequence[FilePiece], tasks: int, small_bytes: int) -> list[list[FilePart]]:
     """Return the files as parts for up to this many tasks, of about equal sizes and in their order.
 
     Few large files are cut between row groups; files that together are small are left to one task.
     """
-    sizes = [Path(path).stat().st_size for path in paths]
-    if sum(sizes) <= small_bytes:
+    total = sum(piece.end for piece in pieces)
+    if total <= small_bytes:
         tasks = 1
     parts: list[tuple[FilePart, int]] = []
-    for path, size in zip(paths, sizes, strict=True):
-        groups = pq.read_metadata(path).num_row_groups if tasks > 1 and size * tasks > sum(sizes) else 1
+    for piece in sorted(pieces, key=lambda piece: piece.path):
+        groups = _count_groups(piece) if tasks > 1 and piece.end * tasks > total else 1
         if groups == 1:
-            parts.append((FilePart(path, len(parts)), size))
+            parts.append((FilePart(piece.path, len(parts), store=piece.store), piece.end))
         else:
-            parts += [(FilePart(path, len(parts) + g, (g,)), size // groups) for g in range(groups)]
+            cut = (FilePart(piece.path, len(parts) + g, (g,), store=piece.store) for g in range(groups))
+            parts += [(part, piece.end // groups) for part in cut]
     return share_parts(parts, tasks)
+
+
+def _count_groups(piece: FilePiece) -> int:
+    with _open(piece.path, piece.store) as file:
+        return int(file.num_row_groups)
 
 
 def _check_columns(file: pq.ParquetFile, columns: pa.Schema, path: str) -> list[str]:

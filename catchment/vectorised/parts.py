@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from catchment.records.object_store import S3Settings
+
 
 @dataclass(frozen=True)
 class FilePart:
@@ -19,6 +21,7 @@ class FilePart:
     start: int = 0
     end: int | None = None
     continues: bool = False
+    store: S3Settings | None = None  # where `path` is the address of an object
 
 
 def share_parts(parts: Sequence[tuple[FilePart, int]], tasks: int) -> list[list[FilePart]]:

@@ -8,7 +8,7 @@ they are (`doubtful`) are handed back, within a bound.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from catchment.arrays import Ints
 from catchment.shedding.reader_filter import ROW
 from catchment.site.agreed_time import Buckets, TimeBucket
 from catchment.site.plausible import PlausibleTimes
-from catchment.storage.files import sync_files
 from catchment.vectorised.coercion import NotVectorisedError
 from catchment.vectorised.csv_lines import CsvLineParser
 from catchment.vectorised.fragments import EvaluatedRecords, TableCollector, Taken, VectorFragment, VectorWatch
@@ -91,18 +90,31 @@ class ScanFindings:
 
 
 def scan(
-    plan: ScanPlan, parts: Sequence[FilePart], limits: PlausibleTimes | None, history: Path | None
+    plan: ScanPlan,
+    parts: Sequence[FilePart],
+    limits: PlausibleTimes | None,
+    history: Path | None,
+    check_wanted: Callable[[], None] = lambda: None,
 ) -> ScanFindings:
-    """Return what is in some parts of files; with `history`, write the good records to this file."""
+    """Return what is in some parts of files; with `history`, write the good records to this file, not durably yet.
+
+    `check_wanted` is called now and then, and raises what ends the pass.
+    """
     columns = plan.read_columns(history is not None)
-    numbered = ((part.number, parsed) for part in parts for parsed in _read(plan, part, columns))
-    return _scan(plan, columns, numbered, limits, history)
+
+    def read() -> Iterator[tuple[int, ParsedLines]]:
+        for part in parts:
+            for parsed in _read(plan, part, columns):
+                check_wanted()
+                yield part.number, parsed
+
+    return _scan(plan, columns, read(), limits, history)
 
 
 def scan_records(
     plan: ScanPlan, records: RecordColumns, number: int, limits: PlausibleTimes | None, history: Path | None
 ) -> ScanFindings:
-    """Return what is in some records that have all columns; their number is that of a part."""
+    """Return what is in some records that have all columns; their number is that of a part. See `scan`."""
     return _scan(plan, plan.columns, [(number, ParsedLines(records, []))], limits, history)
 
 
@@ -258,7 +270,7 @@ def merge_findings(plan: ScanPlan, found: Sequence[ScanFindings]) -> ScanFinding
 
 
 class HistoryWriter:
-    """Writes good records and their numbers to one Parquet file, durably."""
+    """Writes good records and their numbers to one Parquet file; whoever has it written makes it durable."""
 
     def __init__(self, path: Path, columns: pa.Schema) -> None:
         self._path = path
@@ -271,9 +283,8 @@ class HistoryWriter:
         self._writer.write_batch(batch, row_group_size=batch.num_rows)
 
     def close(self) -> tuple[str, ...]:
-        """Finish the file and make it durable; return its name."""
+        """Finish the file; return its name."""
         self._writer.close()
-        sync_files([self._path])
         return (self._path.name,)
 
     def _open(self) -> pq.ParquetWriter:

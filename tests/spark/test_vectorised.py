@@ -29,7 +29,6 @@ from catchment.timeline import ManualClock
 from catchment.vectorised.coercion import NotVectorisedError
 from catchment.vectorised.expressions import VectorExpression
 from catchment.vectorised.records import RecordColumns
-from catchment.vectorised.scan import ScanFindings
 from catchment.vectorised.scan_ahead import ScanAhead
 from catchment.vectorised.translate import translate
 from tests.worlds.one_site import open_site, read_once
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from catchment.spark.pipelines.micro_batch import ReducedBatch
+    from catchment.spark.pipelines.scanning import ScannedFiles
 
 pytestmark = pytest.mark.spark
 
@@ -303,15 +303,15 @@ def test_a_pass_over_files_finds_what_spark_sql_finds(spark: SparkSession, tmp_p
         pq.write_table(hits(1500, number, bad), data / f"{number}.parquet", row_group_size=400)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("catchment.spark.pipelines.reading.MAX_FILES_PER_BATCH", 2)
-        # A job for the first batch; where there is history, one for the second too, which then runs ahead.
+        # Processes scan the first batch; where there is history, the second one too, which then is scanned ahead.
         patch.setattr("catchment.spark.evaluation.file_scan.SMALL_BYTES", 10_000 if history else 45_000)
         taken: list[bool] = []
-        take = ScanAhead.take
+        take: Any = ScanAhead.take
         patch.setattr(ScanAhead, "take", lambda self, *given: note_taken(taken, take(self, *given)))
         mine, scanned = reduce_files(spark, tmp_path / "scan", data, "vectorised", history)
         theirs, native = reduce_files(spark, tmp_path / "native", data, "native", history)
     assert len(mine) == len(theirs) == 2
-    assert taken == [False, history]
+    assert taken == [True, history]
     fragments = {p.fragment.name: p.fragment for p in Deployment.load(tmp_path / "scan").fragments_at("edge")}
     for one, other in zip(mine, theirs, strict=True):
         assert one.stats == other.stats
@@ -339,7 +339,7 @@ def test_a_pass_over_files_finds_what_spark_sql_finds(spark: SparkSession, tmp_p
         assert len(set(numbers)) == len(numbers)
 
 
-def note_taken(taken: list[bool], found: ScanFindings | None) -> ScanFindings | None:
+def note_taken(taken: list[bool], found: ScannedFiles | None) -> ScannedFiles | None:
     taken.append(found is not None)
     return found
 

@@ -133,7 +133,7 @@ def test_a_site_keeps_counts_and_quarantines_what_spark_would(
         else:
             path.write_text(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("catchment.spark.evaluation.file_scan.SMALL_BYTES", 30_000)  # a job, not the driver
+        patch.setattr("catchment.spark.evaluation.file_scan.SMALL_BYTES", 30_000)  # scan processes, not the driver
         scanned = run_site(spark, tmp_path / "scan", data, format, "vectorised", growing)
         native = run_site(spark, tmp_path / "native", data, format, "native", growing)
     assert kept(spark, scanned / "quarantine" / "s") == kept(spark, native / "quarantine" / "s")

@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from catchment.aggregates import make_aggregate, partials
+from catchment.files.watch import FilePiece
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key
+from catchment.site.known_files import FileStat
 from catchment.site.plausible import PlausibleTimes
 from catchment.timeline import WindowSpec
 from catchment.vectorised import fragments as fragments_module
@@ -119,6 +121,11 @@ def found(findings: ScanFindings, history: list[Path]) -> dict[str, Any]:
     }
 
 
+def pieces_of(folder: Path) -> list[FilePiece]:
+    sizes = {path: path.stat().st_size for path in sorted(folder.glob("*.parquet"))}
+    return [FilePiece(path.name, str(path), 0, size, FileStat(size, 0, 0)) for path, size in sizes.items()]
+
+
 @pytest.mark.parametrize("tasks", [1, 2, 5])
 @pytest.mark.parametrize("limited", [False, True])
 @pytest.mark.parametrize("seed", range(4))
@@ -131,7 +138,7 @@ def test_a_pass_finds_what_a_loop_over_the_records_finds(
     records = write_files(tmp_path, seed)
     limits = PlausibleTimes(0, 60 * SECOND_US, 70 * SECOND_US, 5 * SECOND_US) if limited else None
     plan = make_plan()
-    shares = split_files([str(p) for p in sorted(tmp_path.glob("*.parquet"))], tasks, 0)
+    shares = split_files(pieces_of(tmp_path), tasks, 0)
     history = [tmp_path / f"history-{number}" for number in range(len(shares))]
     each = [scan(plan, parts, limits, file) for parts, file in zip(shares, history, strict=True)]
     assert found(merge_findings(plan, each), history) == expected(records, limits)
@@ -149,7 +156,7 @@ def test_records_themselves_and_constants_are_keys(tmp_path: Path) -> None:
     fragment = Fragment("f", "s", "ts", keys, copies, (WindowSpec.tumbling(SECOND_US),), "`s`.`v` > 2")
     plan = ScanPlan(COLUMNS, "ts", 7 * SECOND_US, (vectorise_fragment(fragment, COLUMNS),))
     records = write_files(tmp_path, 1)
-    (parts,) = split_files([str(p) for p in sorted(tmp_path.glob("*.parquet"))], 1, 0)
+    (parts,) = split_files(pieces_of(tmp_path), 1, 0)
     (table,) = merge_findings(plan, [scan(plan, parts, None, None)]).tables
     assert table is not None
     names = [SLICE_COLUMN, *fragment.key_names]
@@ -201,10 +208,10 @@ def test_large_files_are_cut_between_row_groups_and_small_ones_are_left_to_one_t
     pq.write_table(pa.table({"v": list(range(1000))}), tmp_path / "large.parquet", row_group_size=100)
     pq.write_table(pa.table({"v": [1]}), tmp_path / "small.parquet")
     paths = [str(tmp_path / name) for name in ("large.parquet", "small.parquet")]
-    shares = split_files(paths, 2, 0)
+    shares = split_files(pieces_of(tmp_path), 2, 0)
     assert [part.path for part in shares[0]] == [paths[0]] * len(shares[0])
     assert sorted(g for share in shares for part in share for g in part.row_groups or ()) == list(range(10))
     assert sum(part.path == paths[1] for share in shares for part in share) == 1
     numbers = [part.number for share in shares for part in share]
     assert len(set(numbers)) == len(numbers)
-    assert len(split_files(paths, 2, 10**9)) == 1
+    assert len(split_files(pieces_of(tmp_path), 2, 10**9)) == 1

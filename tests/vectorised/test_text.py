@@ -114,6 +114,15 @@ def test_every_line_of_csv_is_a_record_or_handed_back(seed: int) -> None:
     assert parsed.records.columns["whole"].to_pylist() == [int(f[2]) if f[2] else None for f in read]
 
 
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12))
+def test_lines_of_csv_with_too_few_or_too_many_fields_are_handed_back(delimiters: list[int]) -> None:
+    parser = CsvLineParser(SMALL, "ts", ("ts", "n", "rest"), ",", has_header=False)
+    lines = [f"2024-05-06T07:08:09Z,{n}".ljust(22 + count, ",") for n, count in enumerate(delimiters)]
+    parsed = parser.parse(block_of(*lines), is_first=True)
+    assert parsed.doubtful == [line for line in lines if line.count(",") != 2]
+    assert parsed.records.columns["n"].to_pylist() == [n for n, line in enumerate(lines) if line.count(",") == 2]
+
+
 def test_objects_that_do_not_keep_to_lines_are_handed_back() -> None:
     plain = '{"ts": "2024-05-06T07:08:09Z", "n": 1}'
     json_small = JsonLineParser(SMALL, "ts")

@@ -1,132 +1,131 @@
-"""One pass over the files of a micro-batch in Spark's tasks, where Arrow reads, writes history and lifts fragments.
+"""One pass over the files of a micro-batch, in which Arrow reads, writes history and lifts fragments.
 
-The job is an RDD of parts of files, as many tasks as cores, because handing records or rows of a DataFrame to Python
-costs more than all that is computed of them. A small batch is scanned in the driver itself: a job would take longer.
+The files are shared among as many tasks as there are cores. Where Spark runs within this machine (`local[...]`), the
+shares go to processes that wait for them (`catchment.vectorised.scan_pool`); on a cluster they are the tasks of a job:
+an RDD of parts of files, because handing records or rows of a DataFrame to Python costs more than all that is computed
+of them. A small batch is scanned in the driver itself, which is faster than either.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from catchment.errors import CatchmentError
 from catchment.files.watch import FilePiece
-from catchment.functions.installed import FunctionsFile, install, installed_files
+from catchment.functions.installed import installed_files
 from catchment.site.events import Absorbed, Event, Observed
 from catchment.site.plausible import PlausibleTimes
 from catchment.site.suspension import BatchSkipped
 from catchment.spark.sources.records import BatchStats
 from catchment.spark.sources.streams import MARKER, PROBLEM
+from catchment.storage.files import sync_files
 from catchment.vectorised.choose import ScanChoice
 from catchment.vectorised.coercion import NotVectorisedError
 from catchment.vectorised.lines import split_text
 from catchment.vectorised.parquet import split_files
-from catchment.vectorised.parts import FilePart
 from catchment.vectorised.records import RecordColumns
-from catchment.vectorised.scan import ScanFindings, ScanPlan, merge_findings, scan, scan_records
+from catchment.vectorised.scan import ScanFindings, ScanPlan, merge_findings, scan_records
+from catchment.vectorised.scan_order import ScanOrder, Share, fetch_tables
+from catchment.vectorised.scan_pool import CannotBePickledError, ScanPool, ScanProcessLostError
 
 SMALL_BYTES = 4 << 20  # files that together have at most this many bytes are scanned in the driver
 DOUBTFUL_PART = 1 << 20  # the number of the part that doubtful lines are; files have lower ones
-INLINE_BYTES = 1 << 16  # tables that are larger are handed to the driver in a file
-
-
-@dataclass(frozen=True)
-class ScanOrder:
-    """What the tasks of one pass are told; `scratch` is a folder for what they hand to the driver."""
-
-    plan: ScanPlan
-    limits: PlausibleTimes | None
-    history: Path | None
-    scratch: Path
-    functions: tuple[FunctionsFile, ...] = ()  # the code that fragments may call
-
-    def run(self, shares: Iterator[tuple[int, list[FilePart]]]) -> Iterator[ScanFindings | str]:
-        """Yield what is in each share of the files, or why it cannot be found here."""
-        for file in self.functions:
-            install(file)
-        for number, parts in shares:
-            try:
-                yield self._hand_over(number, self.scan(number, parts))
-            except (pa.ArrowException, CatchmentError, OSError, OverflowError, ValueError) as error:
-                yield str(error) or type(error).__name__
-
-    def scan(self, number: int, parts: Sequence[FilePart]) -> ScanFindings:
-        """Return what is in one share of the files.
-
-        A cluster may run a task twice at once. So files have names of their own attempt, and those of the attempt
-        whose findings reach the driver count.
-        """
-        history = None if self.history is None else self.history / f"part-{number:05d}-{uuid.uuid4().hex[:12]}.parquet"
-        return scan(self.plan, parts, self.limits, history)
-
-    def _hand_over(self, number: int, found: ScanFindings) -> ScanFindings:
-        """Return the findings with large tables in files: the way through Spark's sockets takes several copies."""
-        if not self.scratch.exists():
-            return found  # this is the driver itself
-        tables = [None if t is None else self._place(t, f"{number}-{i}") for i, t in enumerate(found.tables)]
-        return replace(found, tables=tuple(tables))
-
-    def _place(self, table: pa.Table, name: str) -> pa.Table | str:
-        if table.nbytes <= INLINE_BYTES:
-            return table
-        path = self.scratch / f"{name}-{uuid.uuid4().hex[:12]}.arrow"
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
-        return str(path)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class FileScanner:
-    """Scans the files of micro-batches; `folder` is for what tasks hand to the driver, and empty between batches."""
+    """Scans the files of micro-batches.
+
+    `folder` is for what is handed to the driver, and empty between batches. `pool` are the processes that scan where
+    Spark runs within this machine; None: its tasks do.
+    """
 
     spark: SparkSession
     folder: Path
+    pool: ScanPool | None = None
 
     def __post_init__(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)  # what a killed process has left
 
     def scan(
-        self, plan: ScanPlan, pieces: Sequence[FilePiece], limits: PlausibleTimes | None, history: Path | None
+        self,
+        plan: ScanPlan,
+        pieces: Sequence[FilePiece],
+        limits: PlausibleTimes | None,
+        history: Path | None,
+        name: str = "",
+        on_under_way: Callable[[], None] = lambda: None,
     ) -> ScanFindings:
-        """Return what is in the files, or raise why native Spark SQL must decide."""
+        """Return what is in the files, or raise why native Spark SQL must decide.
+
+        `name` is who may end the pass. `on_under_way` is called when its shares wait for whoever scans them.
+        """
         tasks = self.spark.sparkContext.defaultParallelism
         try:
             if plan.lines is None:
-                shares = split_files(sorted(piece.path for piece in pieces), tasks, SMALL_BYTES)
+                shares = split_files(pieces, tasks, SMALL_BYTES)
             else:
                 shares = split_text(pieces, tasks, SMALL_BYTES)
         except (OSError, pa.ArrowException) as error:
             raise NotVectorisedError(str(error)) from error
-        scratch = self.folder / uuid.uuid4().hex
-        order = ScanOrder(plan, limits, history, scratch, installed_files())
-        try:
-            found = self._run(order, shares)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-        return found
-
-    def _run(self, order: ScanOrder, shares: Sequence[list[FilePart]]) -> ScanFindings:
+        order = ScanOrder(plan, limits, history, functions=installed_files())
         numbered = list(enumerate(shares)) or [(0, [])]
         if len(numbered) == 1:
-            answers = list(order.run(iter(numbered)))
-        else:
-            order.scratch.mkdir(parents=True)
-            parts = self.spark.sparkContext.parallelize(numbered, len(numbered))
-            answers = parts.mapPartitions(partial(ScanOrder.run, order)).collect()
-        found = []
-        for answer in answers:
-            if isinstance(answer, str):
-                raise NotVectorisedError(answer)
-            found.append(replace(answer, tables=tuple(map(_fetch, answer.tables))))
-        return merge_findings(order.plan, found)
+            return _merge(order, [order.run(numbered[0])])
+        scratch = self.folder / name / uuid.uuid4().hex
+        scratch.mkdir(parents=True)
+        try:
+            return self._share(replace(order, scratch=scratch), numbered, on_under_way)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def end_passes(self, name: str) -> None:
+        """Let whoever scans under a name find out that it is not wanted any more."""
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def _share(self, order: ScanOrder, shares: Sequence[Share], on_under_way: Callable[[], None]) -> ScanFindings:
+        """Return what is in several shares of the files, each scanned by a process or a task."""
+        if self.pool is not None:
+            try:
+                return self._share_with_pool(self.pool, order, shares, on_under_way)
+            except (ScanProcessLostError, CannotBePickledError) as error:
+                order.check_wanted()
+                _log.warning("%s: Spark's tasks scan these files in its place", error.message)
+        parts = self.spark.sparkContext.parallelize(shares, len(shares))
+        on_under_way()
+        return _merge(order, parts.mapPartitions(order.run_all).collect())
+
+    def _share_with_pool(
+        self, pool: ScanPool, order: ScanOrder, shares: Sequence[Share], on_under_way: Callable[[], None]
+    ) -> ScanFindings:
+        """Return what is in several shares of the files.
+
+        History is made durable here, while the processes scan the files of the next batch.
+        """
+        found = _merge(order, pool.map(replace(order, syncs=False).run, shares, on_under_way, order.is_wanted))
+        if order.history is not None:
+            sync_files(order.history / name for name in found.history)
+        return found
+
+
+def _merge(order: ScanOrder, answers: Sequence[ScanFindings | str]) -> ScanFindings:
+    """Return the answers of all shares as one, or raise why one of them has none."""
+    found = []
+    order.check_wanted()  # else an answer may be that it is not
+    for answer in answers:
+        if isinstance(answer, str):
+            raise NotVectorisedError(answer)
+        found.append(fetch_tables(answer))
+    return merge_findings(order.plan, found)
 
 
 def is_small(pieces: Sequence[FilePiece]) -> bool:
@@ -142,14 +141,9 @@ def add_judged(
     bad = judged.num_rows - good.num_rows
     file = None if history is None else history / "part-doubtful.parquet"
     more = scan_records(plan, RecordColumns.of(good, plan.columns), DOUBTFUL_PART, limits, file)
+    if file is not None:
+        sync_files([file])
     return merge_findings(plan, [found, replace(more, rows=more.rows + bad, bad=more.bad + bad)])
-
-
-def _fetch(table: pa.Table | str | None) -> pa.Table | None:
-    if not isinstance(table, str):
-        return table
-    with pa.memory_map(table) as file:
-        return pa.ipc.open_file(file).read_all()
 
 
 def stats_of_scan(found: ScanFindings) -> BatchStats:

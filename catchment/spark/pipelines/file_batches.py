@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from catchment.files.folder import WatchedFolder
 from catchment.files.spark_checkpoint import is_spark_file_log, take_over
 from catchment.files.watch import FilePiece, FolderLook, FolderWatch
 from catchment.log_fields import about
@@ -59,6 +60,7 @@ class FileBatches:
         committed = self.host.batches.get(self._stream)
         if committed is not None and self._stream not in self.core.files:
             refuse_lost_checkpoint(checkpoint, committed)
+            assert isinstance(self.source.watched, WatchedFolder), "Spark's file source has read no objects"
             taken = take_over(checkpoint, committed, self._stream, self.source.watched)
             self.host.submit(CAUSE, [taken])
             _log.info(
@@ -87,11 +89,11 @@ class FileBatches:
         if self.core.debts.of(self._stream):
             return
         for name in known.files.keys() - known.gone.keys():
-            remove_file(self.source.watched.path(name))
+            remove_file(Path(self.source.watched.place(name)))
 
-    def read(self, pieces: Sequence[FilePiece], following: Sequence[FilePiece] = ()) -> None:
-        """Read pieces of files as one batch; those that follow are the next one."""
-        present = self._present(pieces)
+    def read(self, pieces: Sequence[FilePiece], following: Sequence[Sequence[FilePiece]] = ()) -> None:
+        """Read pieces of files as one batch; those that follow are the next ones."""
+        present = self.watch.mark(pieces)
         if len(present) < len(pieces):
             removed = len(pieces) - len(present)
             _log.warning("%d files of %s were removed before they were read", removed, self._stream, extra=self._about)
@@ -100,16 +102,15 @@ class FileBatches:
         number = self.host.batches.get(self._stream, -1) + 1
         self._remove_attempt(number)
         self.state.pieces = present
-        self.state.following = self._present(following)
+        self.state.following = tuple(map(self.watch.mark, following))
 
         def settle() -> Sequence[Event]:
             return [FilesRead(self._stream, tuple(self.watch.settle(present)))]
 
-        self.on_batch(self.state, cache(lambda: self.source.read(present)), number, settle)
-
-    def _present(self, pieces: Sequence[FilePiece]) -> tuple[FilePiece, ...]:
-        """Return the pieces whose files are still there."""
-        return tuple(piece for piece in pieces if self.source.watched.stat(piece.name) is not None)
+        try:
+            self.on_batch(self.state, cache(lambda: self.source.read(present)), number, settle)
+        finally:
+            self.source.remove_copies()
 
     def _remove_attempt(self, number: int) -> None:
         """Remove what an attempt of this batch has written that may have read other files."""

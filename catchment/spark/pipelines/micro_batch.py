@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,11 +21,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from catchment.deploy.fragment_plan import FragmentPlan
+from catchment.deploy.processes.history_store import find_stored_history
 from catchment.deploy.twins import Twins, find_twins
 from catchment.files.watch import FilePiece
 from catchment.project.config import Project
 from catchment.query.fragment import Fragment, count_only
 from catchment.query.sql.statements import Stream
+from catchment.records.stored_history import StoredHistory
 from catchment.shedding.debts import EventTimeLimits
 from catchment.shedding.reader_filter import ROW
 from catchment.site.agreed_time import AgreedTime, BatchTimes, Buckets, TimeBucket
@@ -52,7 +55,6 @@ from catchment.spark.sources.records import (
 )
 from catchment.spark.sources.streams import OpenedStream, ddl
 from catchment.timeline import END_OF_TIME_US, Clock
-from catchment.vectorised.scan import ScanPlan
 
 SMALL_BATCH_ROWS = 100_000  # smaller batches are grouped faster on one partition, without an exchange
 
@@ -75,8 +77,7 @@ class StreamState:
     last_rows: int = 0
     reading: Reading | None = None
     pieces: tuple[FilePiece, ...] = ()  # of files, of the batch that is being read
-    following: tuple[FilePiece, ...] = ()  # of the batch after it, as far as that is known
-    scanned: ScanPlan | None = None  # the pass by which the last batch was reduced, if it was one
+    following: tuple[tuple[FilePiece, ...], ...] = ()  # of the batches after it, as far as they are known
     is_finished: bool = False
     restarts: int = 0  # because a Python worker was too slow to come up
     reader: ReaderWatch = field(default_factory=ReaderWatch)
@@ -164,8 +165,8 @@ class StreamState:
     def note_signs(self, now_us: int, heard_us: int | None = None) -> None:
         """Note what the reader shows of itself: what it does, and which batch it is at.
 
-        Where records come from a light site, that nothing is there to read is a sign of life only if that site was
-        heard since (`heard_us`): while it is away, its silence means nothing.
+        Where records come from a light site, or from a broker that sends them, that nothing is there to read is a sign
+        of life only if that was heard since (`heard_us`): while it is away, its silence means nothing.
         """
         if self.reading is None or not self.reading.is_active:
             return
@@ -256,7 +257,12 @@ class BatchReducer:
 
     def history_of(self, stream: Stream) -> BatchFolder:
         """Return the raw history of a stream."""
-        return BatchFolder(self.folder / "history" / stream.name)
+        return BatchFolder(self.folder / "history" / stream.name, self.stored_history(stream.name))
+
+    @cached_property
+    def stored_history(self) -> Callable[[str], StoredHistory | None]:
+        """Return the part of a stream's history that is in an object store; None where all of it is on disk."""
+        return cache(partial(find_stored_history, self.project, self.site))
 
     def writes_history(self, stream: Stream) -> bool:
         """Return whether the records of a stream are kept."""

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from catchment.files.watch import FilePiece, FolderLook
+from catchment.vectorised.scan_ahead import MAX_AHEAD
 
 MAX_FILES_PER_BATCH = 256
 ARRIVAL_CHECK_S = 0.1  # how often a folder is looked at that is read once, and into which more is on the way
@@ -84,9 +85,10 @@ class FileReading:
         spark: SparkSession,
         name: str,
         look: Callable[[], FolderLook],
-        read: Callable[[Sequence[FilePiece], Sequence[FilePiece]], None],
+        read: Callable[[Sequence[FilePiece], Sequence[Sequence[FilePiece]]], None],
         interval_s: float | None,
         is_arriving: Callable[[], bool] = lambda: False,
+        on_stop: Callable[[], None] = lambda: None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._spark = spark
@@ -95,6 +97,7 @@ class FileReading:
         self._read = read
         self._interval_s = interval_s  # None: once
         self._is_arriving = is_arriving  # whether, with once, more may come into the folder
+        self._on_stop = on_stop  # called, again and again, while it is told to stop: whatever it waits for is to end
         self._on_end = on_end  # called by the thread when it reads no more
         self._failure: BaseException | None = None
         self._stopping = threading.Event()
@@ -109,7 +112,7 @@ class FileReading:
         return self._thread.is_alive()
 
     def failure(self) -> BaseException | None:
-        return self._failure
+        return None if self.is_active else self._failure  # until then, passes ahead may be under way
 
     def sign(self) -> tuple[object, bool]:
         return self._steps, self._is_waiting
@@ -121,6 +124,7 @@ class FileReading:
         self._stopping.set()
         while self._thread.is_alive():
             self._spark.sparkContext.cancelJobGroup(self._group)  # again: a batch may begin another job
+            self._on_stop()
             self._thread.join(timeout=0.2)
 
     def _run(self) -> None:
@@ -148,9 +152,9 @@ class FileReading:
             self._on_end()
 
     def _read_all(self, pieces: Sequence[FilePiece]) -> None:
-        for start in range(0, len(pieces), MAX_FILES_PER_BATCH):
+        batches = [pieces[i : i + MAX_FILES_PER_BATCH] for i in range(0, len(pieces), MAX_FILES_PER_BATCH)]
+        for number, batch in enumerate(batches):
             if self._stopping.is_set():
                 return
             self._steps += 1
-            end = start + MAX_FILES_PER_BATCH
-            self._read(pieces[start:end], pieces[end : end + MAX_FILES_PER_BATCH])
+            self._read(batch, batches[number + 1 : number + 1 + MAX_AHEAD])

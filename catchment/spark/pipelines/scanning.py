@@ -4,34 +4,53 @@ The pass does everything at once: it finds bad event times, writes history and l
 cannot do is left to Spark SQL: some fragments, or the whole batch where the files or their values call for it. The bad
 records themselves are put into quarantine by Spark SQL, which is rare.
 
-While a batch is committed, the pass over the files of the next one runs already (`scan_ahead.py`).
+While a batch is committed, the passes over the files of the next ones run already (`scan_ahead.py`).
 """
 
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame
 
+from catchment.files.watch import FilePiece
 from catchment.log_fields import about
 from catchment.query.sql.statements import Stream
 from catchment.site.plausible import PlausibleTimes
 from catchment.spark.evaluation.evaluator import Evaluator
 from catchment.spark.evaluation.file_scan import FileScanner, add_judged, events_of_scan, is_small, stats_of_scan
 from catchment.spark.pipelines.micro_batch import BatchReducer, Records, ReducedBatch, StreamState, times_of
+from catchment.spark.session import is_local
 from catchment.spark.sources.files import FileSource
 from catchment.spark.sources.records import good_records, mark_implausible
 from catchment.vectorised.choose import ScanChoice, StreamScans
 from catchment.vectorised.coercion import NotVectorisedError
-from catchment.vectorised.scan import ScanFindings
+from catchment.vectorised.scan import ScanFindings, ScanPlan
 from catchment.vectorised.scan_ahead import ScanAhead
+from catchment.vectorised.scan_pool import shared_pool
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ScannedFiles:
+    """What a pass has found in the files of a batch, and the folder of the history that it has written."""
+
+    found: ScanFindings
+    attempt: Path | None = None
+
+    def remove(self) -> None:
+        """Remove what was written: it is not wanted."""
+        if self.attempt is not None:
+            shutil.rmtree(self.attempt, ignore_errors=True)
 
 
 @dataclass
@@ -40,10 +59,12 @@ class ScanningReducer:
 
     native: BatchReducer
     _scans: dict[str, StreamScans] = field(default_factory=dict)  # by the name of the stream
-    _ahead: dict[str, ScanAhead] = field(default_factory=dict)  # by the name of the stream
+    _ahead: dict[str, ScanAhead[ScannedFiles]] = field(default_factory=dict)  # by the name of the stream
 
     def __post_init__(self) -> None:
-        self.scanner = FileScanner(self.native.spark, self.native.folder / "scratch")
+        context = self.native.spark.sparkContext
+        pool = shared_pool(context.defaultParallelism) if is_local(context.master) else None
+        self.scanner = FileScanner(self.native.spark, self.native.folder / "scratch", pool)
 
     @property
     def evaluator(self) -> Evaluator:
@@ -74,31 +95,23 @@ class ScanningReducer:
                 _log.warning("batch %d of %s is left to Spark SQL: %s", number, stream, reason.message, extra=of)
             else:
                 scans.note_success()
-                state.scanned = choice.scan
                 return found
         self.discard_ahead(state.stream)
-        state.scanned = None
         return self.native.reduce(state, batch(), number)
 
-    def begin_next(self, state: StreamState) -> None:
-        """Begin the pass over the files of the batch that follows one which is reduced, where that was a pass too.
-
-        Where sources state their progress, a pass begins with what the batch before it has heard, so it must wait. A
-        small batch is scanned by this process, which is busy.
-        """
-        plan = state.scanned
-        pieces = state.following
-        if plan is None or plan.heard is not None or is_small(pieces):
-            return
-        history = self._begin_history(state.stream)
-        self._ahead_of(state.stream).start(plan, pieces, lambda: self.scanner.scan(plan, pieces, None, history))
-
     def discard_ahead(self, stream: Stream) -> None:
-        """Forget what was scanned of the next batch of a stream, once nothing is scanned any more."""
+        """Forget what was scanned of the next batches of a stream, once nothing is scanned any more."""
         self._ahead_of(stream).discard()
 
-    def _ahead_of(self, stream: Stream) -> ScanAhead:
-        return self._ahead.setdefault(stream.name, ScanAhead(_spawn))
+    def end_passes(self, stream: Stream) -> None:
+        """Let the passes over files of a stream end soon: what they find is not wanted."""
+        self.scanner.end_passes(stream.name)
+
+    def _ahead_of(self, stream: Stream) -> ScanAhead[ScannedFiles]:
+        if stream.name not in self._ahead:
+            self.native.history_of(stream).remove_attempts()
+            self._ahead[stream.name] = ScanAhead(_spawn, ScannedFiles.remove)
+        return self._ahead[stream.name]
 
     def _scan(
         self, state: StreamState, source: FileSource, choice: ScanChoice, batch: Records, number: int
@@ -108,16 +121,19 @@ class ScanningReducer:
         if choice.scan.heard is not None:
             heard = choice.scan.heard.after(state.statements)
             choice = replace(choice, scan=replace(choice.scan, heard=heard))
-        found = self._scan_files(state, source, choice, None)
+        scanned = self._scan_files(state, source, choice, None)
+        found = scanned.found
         checked = native.check_times(state, lambda: found.buckets, stats_of_scan(found))
         if checked.limits is not None:
             bad = found.bad
-            found = self._scan_files(state, source, choice, checked.limits)
-            state.far_records += found.bad - bad
+            scanned.remove()
+            scanned = self._scan_files(state, source, choice, checked.limits)
+            state.far_records += scanned.found.bad - bad
+        found = scanned.found
         stats = stats_of_scan(found)
-        has_history = native.writes_history(stream)
-        if has_history:
-            native.history_of(stream).commit_attempt(found.history, number)
+        has_history = scanned.attempt is not None
+        if scanned.attempt is not None:
+            native.history_of(stream).commit_attempt(scanned.attempt, found.history, number)
         if stats.bad:
             suspects = source.judge(found.doubtful) if found.doubtful and checked.limits is None else batch()
             native.write_quarantine(stream, mark_implausible(suspects, stream.event_time, checked.limits), number)
@@ -134,25 +150,48 @@ class ScanningReducer:
 
     def _scan_files(
         self, state: StreamState, source: FileSource, choice: ScanChoice, limits: PlausibleTimes | None
-    ) -> ScanFindings:
+    ) -> ScannedFiles:
         """Return what is in the files of a batch; lines that are doubtful are judged by Spark."""
-        found = self._ahead_of(state.stream).take(choice.scan, state.pieces) if limits is None else None
-        if found is None:
-            history = self._begin_history(state.stream)
-            found = self.scanner.scan(choice.scan, state.pieces, limits, history)
-        else:
-            history = self._begun_history(state.stream)
-        if not found.doubtful:
-            return found
-        return add_judged(choice.scan, found, source.judge(found.doubtful).toArrow(), limits, history)
+        scanned = self._take_ahead(state, choice.scan) if limits is None else None
+        if scanned is None:
+            scanned = self._scan_pieces(state.stream, choice.scan, limits, state.pieces)
+        if not scanned.found.doubtful:
+            return scanned
+        judged = source.judge(scanned.found.doubtful).toArrow()
+        found = add_judged(choice.scan, scanned.found, judged, limits, scanned.attempt)
+        return replace(scanned, found=found)
 
-    def _begin_history(self, stream: Stream) -> Path | None:
-        """Return an empty folder for the history of a pass; None where none is written."""
-        return self.native.history_of(stream).begin_attempt() if self.native.writes_history(stream) else None
+    def _take_ahead(self, state: StreamState, plan: ScanPlan) -> ScannedFiles | None:
+        """Return what the pass over the files of a batch has found, with passes over those of the next ones under way.
 
-    def _begun_history(self, stream: Stream) -> Path | None:
-        """Return the folder that the pass ahead has written to."""
-        return self.native.history_of(stream).attempt if self.native.writes_history(stream) else None
+        Where sources state their progress, a pass begins with what the batch before it has heard, so it must wait. A
+        small batch is scanned by this process, which is busy.
+        """
+        ahead = self._ahead_of(state.stream)
+        if is_small(state.pieces):
+            return ahead.take(plan, state.pieces)
+        following = takewhile(lambda pieces: pieces and not is_small(pieces), state.following)
+        batches = [state.pieces, *([] if plan.heard is not None else following)]
+        ahead.begin(plan, batches, partial(self._scan_pieces, state.stream, plan, None))
+        return ahead.take(plan, state.pieces)
+
+    def _scan_pieces(
+        self,
+        stream: Stream,
+        plan: ScanPlan,
+        limits: PlausibleTimes | None,
+        pieces: Sequence[FilePiece],
+        on_under_way: Callable[[], None] = lambda: None,
+    ) -> ScannedFiles:
+        """Return what is in pieces of files."""
+        attempt = self.native.history_of(stream).begin_attempt() if self.native.writes_history(stream) else None
+        try:
+            found = self.scanner.scan(plan, pieces, limits, attempt, stream.name, on_under_way)
+        except BaseException:
+            if attempt is not None:
+                shutil.rmtree(attempt, ignore_errors=True)
+            raise
+        return ScannedFiles(found, attempt)
 
 
 def _spawn(work: Callable[[], None]) -> threading.Thread:
