@@ -20,16 +20,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from catchment.errors import EngineError
-from catchment.files.digest import digest_of
-from catchment.files.folder import SeenFile, WatchedFolder
+from catchment.files.folder import NO_MARK, SeenFile, Watched
 from catchment.files.lines import last_line_end
+from catchment.records.object_store import S3Settings
 from catchment.site.known_files import NEVER_READ, FileStat, FolderSeen, KnownFiles, ReadFile, StreamTimes
 from catchment.timeline import SECOND_US
 
 MAX_CHECKS = 1_000  # known files whose content is compared in one look; the others wait for the next one
 MAX_ASKED = 2_000  # known files that the file system is asked about in one look, in turn
 DEFAULT_KEEP_US = 7 * 86_400 * SECOND_US
-SETTLED_NS = 2_000_000_000  # longer than a tick of any file system's clock
 NOT_SETTLED = -1
 MAX_NAMED = 3  # files that an error names
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", ".xz")
@@ -48,6 +47,8 @@ class FilePiece:
     start: int
     end: int
     stat: FileStat
+    mark: bytes = NO_MARK  # tells the content of an object before it is read
+    store: S3Settings | None = None  # where `path` is the address of an object
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,14 @@ class FolderLook:
     has_more: bool = False  # whether another look, at once, may find more
 
 
-def settled(stat: FileStat) -> FileStat:
+def settled(stat: FileStat, settled_ns: int) -> FileStat:
     """Return what the file system said, unless the file could have changed since without showing it.
 
     Its clock ticks in milliseconds: two changes within one tick have the same time. What was changed just now is
     compared again, until it is older than any tick.
     """
     age_ns = time.time_ns() - stat.changed_ns
-    return stat if age_ns > SETTLED_NS else replace(stat, changed_ns=NOT_SETTLED)
+    return stat if age_ns > settled_ns else replace(stat, changed_ns=NOT_SETTLED)
 
 
 @dataclass
@@ -74,7 +75,7 @@ class FolderWatch:
     """Looks at the folder of one stream, again and again."""
 
     stream: str
-    watched: WatchedFolder
+    watched: Watched
     growing: bool = False
     keep_us: int = DEFAULT_KEEP_US  # how long files that are gone stay known, at least
     horizon_us: int = 0  # by which event time must have moved on since
@@ -98,7 +99,7 @@ class FolderWatch:
         seen = self.watched.see(file.name for file in asked)
         missing += [file for file in asked if file.name not in seen]  # renamed or removed since the names were listed
         suspects = [f for f in present if f.name in seen and seen[f.name].stat != self._stat_of(f)]
-        changed = [file for file in suspects[:MAX_CHECKS] if not self._is_unchanged(file, seen[file.name])]
+        changed = self._find_changed(suspects[:MAX_CHECKS], seen)
         # a name whose known content is elsewhere may have been taken over, as when logs are rotated
         unknown = [*fresh.values(), *(seen[file.name] for file in changed)]
         renamed = {} if self.has_unique_names else dict(self._find_renamed([*missing, *changed], unknown))
@@ -133,24 +134,30 @@ class FolderWatch:
         in_turn = [*present[start : start + MAX_ASKED]]
         sizes = {file.read_bytes for file in present}
         alike = [file for file in fresh.values() if file.stat.size_bytes in sizes]
-        contents = {digest_of(self.watched.path(file.name), file.stat.size_bytes) for file in alike}
+        contents = set(self.watched.digests({file.name: file.stat.size_bytes for file in alike}).values())
         return [*in_turn, *(file for file in present if file.digest in contents)] if contents else in_turn
 
     def _whole(self, file: SeenFile) -> FilePiece:
-        return FilePiece(file.name, str(self.watched.path(file.name)), 0, file.stat.size_bytes, file.stat)
+        place = self.watched.place(file.name)
+        return FilePiece(file.name, place, 0, file.stat.size_bytes, file.stat, store=self.watched.store)
+
+    def mark(self, pieces: Sequence[FilePiece]) -> tuple[FilePiece, ...]:
+        """Return the pieces whose files are still there, as they are to be read."""
+        marks = self.watched.marks(piece.name for piece in pieces)
+        return tuple(replace(piece, mark=marks[piece.name]) for piece in pieces if piece.name in marks)
 
     def settle(self, pieces: Sequence[FilePiece]) -> list[ReadFile]:
         """Return the files of pieces that have been read, if they are as they were before; else raise."""
-        return [self._settle(piece) for piece in pieces]
+        found = self.watched.examine({piece.name: piece.end for piece in pieces})
+        return [self._settle(piece, found.get(piece.name)) for piece in pieces]
 
-    def _settle(self, piece: FilePiece) -> ReadFile:
-        path = Path(piece.path)
-        digest = digest_of(path, piece.end)
-        stat = self.watched.stat(piece.name)
-        if stat is not None and digest is not None and self._is_same_file(stat, piece):
-            return ReadFile(piece.name, piece.end, digest, settled(stat))
+    def _settle(self, piece: FilePiece, found: tuple[FileStat, bytes] | None) -> ReadFile:
+        if found is not None:
+            stat, digest = found
+            if self._is_same_file(stat, piece) and piece.mark in (NO_MARK, digest):
+                return ReadFile(piece.name, piece.end, digest, settled(stat, self.watched.settled_ns))
         raise FileChangedError(
-            f"the file {path} was changed while it was read: nothing of this batch counts, and it is read again",
+            f"the file {piece.path} was changed while it was read: nothing of this batch counts, and it is read again",
             hint="write files elsewhere, and rename them into the folder when they are whole",
         )
 
@@ -162,16 +169,20 @@ class FolderWatch:
     def _stat_of(self, file: ReadFile) -> FileStat:
         return self._checked.get(file.name, file.stat)
 
-    def _is_unchanged(self, file: ReadFile, seen: SeenFile) -> bool:
-        """Return whether what was read of a file is still there; unless files may grow, nothing else may be."""
-        size = seen.stat.size_bytes
-        if file.digest != NEVER_READ:  # else it is known by its name alone
-            if size < file.read_bytes or (size > file.read_bytes and not self.growing):
-                return False
-            if digest_of(self.watched.path(file.name), file.read_bytes) != file.digest:
-                return False
-        self._checked[file.name] = settled(seen.stat)
-        return True
+    def _find_changed(self, suspects: Sequence[ReadFile], seen: Mapping[str, SeenFile]) -> list[ReadFile]:
+        """Return the files of which something that was read is no longer there, or, unless they may grow, more is."""
+        fitting = {f.name: f.read_bytes for f in suspects if self._may_hold(f, seen[f.name].stat.size_bytes)}
+        digests = self.watched.digests(fitting)
+        changed = []
+        for file in suspects:
+            if file.digest not in (NEVER_READ, digests.get(file.name)):  # else it may be known by its name alone
+                changed.append(file)
+            else:
+                self._checked[file.name] = settled(seen[file.name].stat, self.watched.settled_ns)
+        return changed
+
+    def _may_hold(self, file: ReadFile, size_bytes: int) -> bool:
+        return size_bytes == file.read_bytes or (self.growing and size_bytes > file.read_bytes)
 
     def _find_renamed(self, absent: Sequence[ReadFile], fresh: Iterable[SeenFile]) -> Iterator[tuple[str, str]]:
         """Yield (old name, new name) of files that are known by content; each stands for one file only."""
@@ -183,7 +194,8 @@ class FolderWatch:
             size = file.stat.size_bytes
             lengths = [n for n in by_content if n == size or (self.growing and n < size)]
             for length in sorted(lengths, reverse=True):
-                fitting = by_content[length].get(digest_of(self.watched.path(file.name), length) or b"")
+                digest = self.watched.digests({file.name: length}).get(file.name, NEVER_READ)
+                fitting = by_content[length].get(digest)
                 if fitting:
                     fitting.sort(key=lambda known: known.stat.inode == file.stat.inode)  # which a rename mostly keeps
                     yield fitting.pop().name, file.name
@@ -193,14 +205,14 @@ class FolderWatch:
         named = [self._describe_change(file, seen[file.name]) for file in lost[:MAX_NAMED]]
         more = f", and {len(lost) - MAX_NAMED} others too" if len(lost) > MAX_NAMED else ""
         hint = "give what is new a name of its own and put back what was read, or remove the file"
-        if not self.growing:
+        if not self.growing and self.watched.store is None:
             hint += "; or declare the stream with growing = true, if lines are appended to its files"
         return FileChangedError("; ".join(named) + more, hint=hint)
 
     def _describe_change(self, file: ReadFile, seen: SeenFile) -> str:
-        path = self.watched.path(file.name)
+        path = self.watched.place(file.name)
         size = seen.stat.size_bytes
-        if size > file.read_bytes and digest_of(path, file.read_bytes) == file.digest:
+        if size > file.read_bytes and self.watched.digests({file.name: file.read_bytes}).get(file.name) == file.digest:
             return f"the file {path} has grown from {file.read_bytes} to {size} bytes since it was read"
         what = f"its first {file.read_bytes} bytes" if self.growing else f"it ({file.read_bytes} bytes)"
         return f"the file {path} has other content than when {what} was read"
@@ -226,13 +238,13 @@ class FolderWatch:
                 yield from self._complete_lines(file.name, file.read_bytes, seen[file.name].stat)
 
     def _complete_lines(self, name: str, start: int, stat: FileStat) -> Iterator[FilePiece]:
-        path = self.watched.path(name)
+        path = self.watched.place(name)
         if name.endswith(COMPRESSED):
             raise EngineError(
                 f"the file {path} is compressed, and its stream is declared with growing = true",
                 hint="only plain text can grow: name the files in path so that compressed ones are left out",
             )
         size = stat.size_bytes if self._sizes is None else min(stat.size_bytes, self._sizes.get(name, 0))
-        end = last_line_end(path, start, size)
+        end = last_line_end(Path(path), start, size)
         if end > start:
-            yield FilePiece(name, str(path), start, end, stat)
+            yield FilePiece(name, path, start, end, stat)

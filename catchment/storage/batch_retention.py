@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from catchment.errors import StorageError
-from catchment.storage.compacted_batches import PREFIX, REMOVED_PREFIX, RUN_PREFIX, read_run
+from catchment.storage.compacted_batches import PREFIX, REMOVED_PREFIX, RUN_PREFIX, read_run, run_bytes
 from catchment.timeline import Clock
 from catchment.units import SECOND_US
 
@@ -43,6 +43,7 @@ class BatchRetention:
     keep_us: int | None = None
     max_bytes: int | None = None
     note: Callable[[Mapping[int, Path]], None] = lambda batches: None  # is told of batches that are about to be removed
+    forget: Callable[[Path], bool] = lambda folder: True  # removes what of it is elsewhere; asked again if it cannot
     removed_batches: int = field(default=0, init=False)
     removed_bytes: int = field(default=0, init=False)
     _batches: dict[int, _Batch] = field(default_factory=dict, init=False)
@@ -95,7 +96,7 @@ class BatchRetention:
         """Find new batches; those that are known do not change, but for the newest ones."""
         names = os.listdir(self.folder) if self.folder.is_dir() else []
         for name in names:
-            if name.startswith(REMOVED_PREFIX):
+            if name.startswith(REMOVED_PREFIX) and self.forget(self.folder / name):
                 shutil.rmtree(self.folder / name, ignore_errors=True)
         known = {self._batches[n].name: self._batches[n] for n in self._settled()}
         found: dict[int, _Batch] = {}
@@ -116,7 +117,8 @@ class BatchRetention:
             os.replace(self.folder / batch.name, aside)
         except FileNotFoundError:  # somebody else removed it
             return 0
-        shutil.rmtree(aside, ignore_errors=True)
+        if self.forget(aside):
+            shutil.rmtree(aside, ignore_errors=True)
         self.removed_batches += len(batch.numbers)
         self.removed_bytes += batch.size_bytes
         return len(batch.numbers)
@@ -147,8 +149,7 @@ def _measure(path: Path) -> _Batch | None:
     """Return what a batch or a run takes; None if it is not there, or nobody knows what it holds."""
     if path.name.startswith(RUN_PREFIX):
         numbers, written_us = _describe_run(path)
-        size_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        return _Batch(size_bytes, written_us, numbers, path.name) if numbers else None
+        return _Batch(run_bytes(path), written_us, numbers, path.name) if numbers else None
     try:
         with os.scandir(path) as entries:
             found = [entry.stat() for entry in entries]

@@ -7,7 +7,7 @@ an answer over them can no longer be whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from catchment.errors import StorageError
 from catchment.storage.files import read_record, write_record
 
 REMOVED_FILE = "_removed.json"  # Spark and Arrow pass over names that begin so
@@ -42,7 +43,7 @@ def read_times(files: Iterable[Path], column: str) -> FileTimes:
         rows += footer.num_rows
         if footer.num_rows:
             spans.append(_span_of(file, footer, column))
-    return FileTimes(rows, (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None)
+    return FileTimes(rows, hull(spans))
 
 
 def _span_of(file: Path, footer: pq.FileMetaData, column: str) -> TimeSpan:
@@ -58,6 +59,16 @@ def _span_of(file: Path, footer: pq.FileMetaData, column: str) -> TimeSpan:
 def _micros(instant: datetime) -> int:
     aware = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1)
+
+
+def _times_of(batch: Path, column: str, times_of_run: Callable[[Path], FileTimes | None]) -> FileTimes:
+    return times_of_run(batch) or read_times(sorted(batch.rglob("*.parquet")), column)
+
+
+def hull(spans: Iterable[TimeSpan | None]) -> TimeSpan | None:
+    """Return the span from the earliest to the latest event time of some spans; None if there are none."""
+    known = [span for span in spans if span is not None]
+    return (min(low for low, _ in known), max(high for _, high in known)) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +104,27 @@ class RemovedBatches:
 
     def add(self, numbers: Sequence[int], times: FileTimes | None) -> RemovedBatches:
         """Return the same with more batches; their event times are None where nobody knows them."""
-        spans = [s for s in (self.span, None if times is None else times.span) if s is not None]
-        span = (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
+        span = hull((self.span, None if times is None else times.span))
         first = min([self.first, *numbers])
         last = max([self.last, *numbers])
         return RemovedBatches(first, last, self.count + len(numbers), self.is_known and times is not None, span)
 
 
-def note_removed(folder: Path, batches: Mapping[int, Path], column: str | None) -> None:
+def note_removed(
+    folder: Path,
+    batches: Mapping[int, Path],
+    column: str | None,
+    times_of_run: Callable[[Path], FileTimes | None] = lambda path: None,
+) -> None:
     """Note, durably, batches that are about to be removed from a folder; without a column nobody knows their times.
 
-    Several of them may be in one folder, as a run.
+    Several of them may be in one folder, as a run, whose manifest says its times (`times_of_run`).
     """
-    files = [file for batch in dict.fromkeys(batches.values()) for file in sorted(batch.rglob("*.parquet"))]
     times = None
     if column is not None:
-        with suppress(OSError, ValueError, pa.ArrowException):  # then nobody knows
-            times = read_times(files, column)
+        with suppress(OSError, ValueError, pa.ArrowException, StorageError):  # then nobody knows
+            each = [_times_of(batch, column, times_of_run) for batch in dict.fromkeys(batches.values())]
+            times = FileTimes(sum(found.rows for found in each), hull([found.span for found in each]))
     numbers = sorted(batches)
     known = RemovedBatches.read(folder) or RemovedBatches(numbers[0], numbers[0], 0, True)
     write_record(folder / REMOVED_FILE, asdict(known.add(numbers, times)))

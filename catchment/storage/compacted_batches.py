@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from catchment.errors import StorageError
-from catchment.storage.batch_times import FileTimes, TimeSpan
+from catchment.storage.batch_times import FileTimes, TimeSpan, hull
 from catchment.storage.files import (
     make_folder,
     read_record,
@@ -43,9 +43,11 @@ from catchment.storage.files import (
 PREFIX = "batch="
 RUN_PREFIX = "batches="
 MANIFEST = "_batches.json"  # Spark and Arrow pass over names that begin so
+STORED = "_stored.json"  # in the folder of a run whose files are objects of a store (`records/stored_history.py`)
 WRITING = "_compacting"  # the folder of a run that does not count yet
 REMOVED_PREFIX = "_removed-"  # of the folder of a batch that is about to be gone
 BATCH = "_batch"  # the column that says which batch a record is of
+ROW = "_row"  # the column with its number in that batch
 KEEP_NEWEST = 20  # batches that are not compacted: they may be written, replayed, sampled or looked at now
 RUN_BATCHES = 512
 RUN_BYTES = 16 * 2**20  # of Parquet files that are read for one run; a larger batch is a run of its own
@@ -81,14 +83,60 @@ class CompactedRun:
         return [self.path / f.name for f in self.files if span is None or (f.span[0] < span[1] and span[0] < f.span[1])]
 
 
+@dataclass(frozen=True)
+class StoredFiles:
+    """Where the files of a run are that was moved to a store: below which address, and how large each is, by name."""
+
+    address: str
+    files: dict[str, int]
+
+
+def read_stored(run: Path) -> StoredFiles | None:
+    """Return where the files of a run are if it was moved to a store; None while they count on disk."""
+    record = read_record(run / STORED)
+    return None if record is None else StoredFiles(record["address"], record["files"])
+
+
+def run_bytes(run: Path) -> int:
+    """Return how much a run takes, on disk and in a store."""
+    local = {path.relative_to(run).as_posix(): path.stat().st_size for path in run.rglob("*") if path.is_file()}
+    try:
+        stored = read_stored(run)
+    except StorageError:  # who reads it is told
+        stored = None
+    return sum((local if stored is None else stored.files | local).values())
+
+
+def times_of_run(run: Path) -> FileTimes | None:
+    """Return which event times a run holds, by its manifest; None for the folder of a single batch."""
+    found = read_run(run)
+    if found is None:
+        return None
+    rows = sum(times.rows for times in found.batches.values())
+    return FileTimes(rows, hull(times.span for times in found.batches.values()))
+
+
+def list_runs(folder: Path) -> list[Path]:
+    """Return the folders of all runs, the oldest batches first."""
+    return [path for _, _, path in sorted(_run_paths(folder))]
+
+
 def find_run(folder: Path, number: int) -> CompactedRun | None:
     """Return the newest run that holds a batch; None if none does."""
     found = [path for first, end, path in _run_paths(folder) if first <= number < end]
-    for path in sorted(found, key=lambda p: p.stat().st_mtime_ns, reverse=True):
+    for path in sorted(found, key=_written_ns, reverse=True):
         run = read_run(path)
         if run is not None and number in run.batches:
             return run
     return None
+
+
+def _written_ns(run: Path) -> int:
+    """Return when the manifest of a run was written, which is never changed; its folder is, when files are moved."""
+    try:
+        return (run / MANIFEST).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def read_run(path: Path) -> CompactedRun | None:
@@ -270,12 +318,37 @@ class BatchCompactor:
 
     def _write_file(self, aside: Path, name: str, records: pa.Table, times: Any, mine: Any) -> RunFile:
         make_folder((aside / name).parent)
-        buffer = pa.BufferOutputStream()
-        pq.write_table(records.filter(pa.array(mine)), buffer, compression="zstd", row_group_size=ROW_GROUP)
-        content = buffer.getvalue().to_pybytes()
+        content = _pack(records.filter(pa.array(mine)), self.event_time)
         write_durably(aside / name, content)
         self.written_bytes += len(content)
         return RunFile(name, int(mine.sum()), (int(times[mine].min()), int(times[mine].max()) + 1))
+
+
+def _pack(records: pa.Table, event_time: str) -> bytes:
+    """Return records as a Parquet file; event times and rows, which mostly ascend, are stored as differences."""
+    ascending = {
+        name: "DELTA_BINARY_PACKED"
+        for name in (event_time, ROW)
+        if name in records.column_names and _is_whole_or_time(records.schema.field(name).type)
+    }
+    empty = pa.BufferOutputStream()
+    pq.write_table(records.schema.empty_table(), empty)
+    written = pq.ParquetFile(pa.BufferReader(empty.getvalue())).schema
+    columns = [written.column(place).path for place in range(len(written))]  # those inside of lists and structs too
+    buffer = pa.BufferOutputStream()
+    pq.write_table(
+        records,
+        buffer,
+        compression="zstd",
+        row_group_size=ROW_GROUP,
+        use_dictionary=[name for name in columns if name not in ascending] or False,
+        column_encoding=ascending or None,
+    )
+    return bytes(buffer.getvalue().to_pybytes())
+
+
+def _is_whole_or_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_int64(kind) or pa.types.is_int32(kind) or pa.types.is_timestamp(kind))
 
 
 def _read_batch(path: Path, number: int) -> pa.Table:

@@ -213,7 +213,7 @@ def test_only_so_many_contents_are_compared_in_one_look(folder: Path, monkeypatc
     monkeypatch.setattr(watch, "MAX_CHECKS", 3)
     for number in range(10):
         set_times(folder / str(number), 5)
-    monkeypatch.setattr(watch, "SETTLED_NS", -1)  # as if the files were old
+    monkeypatch.setattr(WatchedFolder, "settled_ns", -1)  # as if the files were old
     assert [reader.look().has_more for _ in range(4)] == [True, True, True, False]
 
 

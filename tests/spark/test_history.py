@@ -85,10 +85,11 @@ def test_files_of_an_attempt_count_only_once_they_are_committed(tmp_path: Path) 
     kept = BatchFolder(tmp_path / "history")
     (kept.begin_attempt() / "lost.parquet").write_bytes(b"of an attempt that failed")
     assert not kept.has(3)
-    for names in (["a.parquet"], ["b.parquet", "c.parquet"]):
-        attempt = kept.begin_attempt()
+    attempts = [kept.begin_attempt(), kept.begin_attempt()]
+    for attempt, names in zip(attempts, (["a.parquet"], ["b.parquet", "c.parquet"]), strict=True):
         for name in [*names, "of a failed task.parquet"]:
             (attempt / name).write_bytes(b"")
-        kept.commit_attempt(names, 3)
+        kept.commit_attempt(attempt, names, 3)
         assert sorted(path.name for path in (tmp_path / "history" / "batch=3").iterdir()) == names
+    kept.remove_attempts()
     assert [path.name for path in (tmp_path / "history").iterdir()] == ["batch=3"]

@@ -116,6 +116,18 @@ def test_settled_batches_become_files_by_hour_and_each_is_still_found(tmp_path: 
         assert held.span == ((min(batches[number]), max(batches[number]) + 1) if batches[number] else None)
 
 
+def test_event_times_and_rows_take_hardly_more_room_than_their_differences(tmp_path: Path) -> None:
+    rows = 4_000
+    for number in range(8):
+        write_batch(tmp_path, number, [BEGIN_US + (number * rows + row) * 1_000 for row in range(rows)])
+    assert BatchCompactor(tmp_path, "ts", set).compact_next()
+    (file,) = tmp_path.glob("batches=*/date=*/hour=*.parquet")
+    held = pq.ParquetFile(file)
+    group = held.metadata.row_group(0)
+    sizes = {group.column(n).path_in_schema: group.column(n).total_compressed_size for n in range(group.num_columns)}
+    assert sizes["ts"] + sizes["_row"] < held.metadata.num_rows / 10, sizes
+
+
 @settings(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 10_000), st.lists(st.integers(0, 19), max_size=4))
 def test_every_record_is_there_once_whatever_is_owed(seed: int, owed: list[int]) -> None:

@@ -7,7 +7,8 @@ batch is not partitioned by event time, which would sort every record: the foote
 holds (`catchment.storage.batch_times`), so that who asks for some of them opens only the files that matter.
 
 In the background older batches are compacted into runs, whose files are by the hour of event times
-(`catchment.storage.compacted_batches`); a batch is read from either.
+(`catchment.storage.compacted_batches`), which may be moved to an object store (`catchment.records.stored_history`); a
+batch is read from either.
 
 Raw history has the column `_row`: the number of a record within its batch, or in its source where that numbers its
 records. A shed batch is repaired by it.
@@ -16,6 +17,7 @@ records. A shed batch is repaired by it.
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -24,13 +26,14 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from catchment.records.stored_history import StoredHistory
 from catchment.shedding.places import ROW
 from catchment.storage.batch_times import FileTimes, TimeSpan, read_times
 from catchment.storage.compacted_batches import BATCH, CompactedRun, find_run
 from catchment.storage.files import make_folder, remove_file, rename_file, sync_files, sync_folder
 
 BATCH_COLUMN = "batch"
-ATTEMPT = "_attempt"  # the folder of files that do not count yet; Spark ignores names that begin so
+ATTEMPT = "_attempt"  # begins the names of folders of files that do not count yet; Spark ignores names with _
 
 
 def number_rows(rows: DataFrame) -> DataFrame:
@@ -42,15 +45,19 @@ def number_rows(rows: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class BatchFolder:
-    """The batches of one stream at one site."""
+    """The batches of one stream at one site; compacted ones may be in a store."""
 
     folder: Path
+    stored: StoredHistory | None = None
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write the rows of a batch, durably, in place of those that were there."""
         target = self._path(batch_id)
+        fresh = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         rows.write.mode("overwrite").option("compression", "zstd").parquet(str(target))
         sync_files(target.glob("*.parquet"))
+        for folder in (target, *fresh):  # their names are in the folders above them
+            sync_folder(folder.parent)
 
     def has(self, batch_id: int) -> bool:
         """Return whether a batch was written."""
@@ -64,29 +71,27 @@ class BatchFolder:
         shutil.rmtree(self._path(batch_id), ignore_errors=True)
 
     def begin_attempt(self) -> Path:
-        """Return an empty folder for the files of the next batch: they do not count before they are committed.
-
-        One batch of a stream is attempted at a time, so what is there is left from an attempt that failed, or that was
-        made ahead and is not wanted.
-        """
-        shutil.rmtree(self.attempt, ignore_errors=True)
+        """Return an empty folder for the files of a batch to come: they do not count before they are committed."""
         make_folder(self.folder)
-        self.attempt.mkdir()
-        return self.attempt
+        attempt = self.folder / f"{ATTEMPT}-{uuid.uuid4().hex[:12]}"
+        attempt.mkdir()
+        return attempt
 
-    @property
-    def attempt(self) -> Path:
-        """The folder of the files of the next batch, once it has begun."""
-        return self.folder / ATTEMPT
+    def remove_attempts(self) -> None:
+        """Remove what a process that was killed has written ahead; none may be under way."""
+        for attempt in self.folder.glob(f"{ATTEMPT}*"):
+            shutil.rmtree(attempt, ignore_errors=True)
 
-    def commit_attempt(self, files: Sequence[str], batch_id: int) -> None:
-        """Let these durable files of the attempt be the batch, in place of what was there, and forget its others."""
-        for path in self.attempt.iterdir():
-            if path.name not in files:
-                remove_file(path)
+    def commit_attempt(self, attempt: Path, files: Sequence[str], batch_id: int) -> None:
+        """Let these durable files of an attempt be the batch, in place of what was there, and forget its others."""
         target = self._path(batch_id)
         shutil.rmtree(target, ignore_errors=True)
-        rename_file(self.attempt, target)
+        rename_file(attempt, target)  # first: whoever is still at work on a lost attempt finds its folder gone
+        others = [path for path in target.iterdir() if path.name not in files]
+        for path in others:
+            remove_file(path)
+        if others:
+            sync_folder(target)  # or a power cut would bring them back
         sync_folder(self.folder)
 
     def batch(self, spark: SparkSession, batch_id: int, schema: str) -> DataFrame:
@@ -100,10 +105,12 @@ class BatchFolder:
 
         With a span of event times, compacted records of other hours may be left out.
         """
+        if self.stored is not None:
+            self.stored.make_room()
         plain = [n for n in batch_ids if self._files(n)]
         parts = [spark.read.schema(schema).parquet(*(str(f) for n in plain for f in self._files(n)))] if plain else []
         for run, numbers in self._runs_of(set(batch_ids).difference(plain)):
-            files = run.files_of(span)
+            files = run.files_of(span) if self.stored is None else self.stored.files_of(run, span)
             if files:
                 read = spark.read.schema(f"{schema}, `{BATCH}` BIGINT").parquet(*map(str, files))
                 mine = read if numbers >= run.batches.keys() else read.where(F.col(BATCH).isin(sorted(numbers)))
