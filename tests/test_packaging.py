@@ -27,7 +27,7 @@ HEAVY = ("pyspark", "py4j", "scipy", "matplotlib", "deltalake", "duckdb")
 LIGHT = {
     "the command line": "from catchment.cli.main import app",
     "a device": "import catchment.feeds.device.device, catchment.feeds.protocol.mqtt",
-    "the wire": "import catchment.wire.sending.outbox, catchment.wire.receiving.inbox, catchment.wire.receiving.grpc_server",
+    "the wire": "import catchment.wire.sending.sender, catchment.wire.receiving.grpc_server",
     "a relay": "import catchment.relay.pipeline",
     "a laptop that asks a center": "import catchment.cli.asking, catchment.control.profiles",
     "planning a query": "import catchment.query.catalog, catchment.query.planning.build",

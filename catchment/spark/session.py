@@ -21,6 +21,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from catchment.deploy.processes.shipped_environment import PYTHON, ship_environment
 from catchment.errors import EngineError
 from catchment.project.sections import SparkConfig
 from catchment.spark.streaming import reason_of
@@ -105,17 +106,26 @@ def _ask_version(java: str) -> str:
 
 
 def make_session(
-    name: str, config: SparkConfig, *, master: str | None = None, warehouse: Path | None = None
+    name: str,
+    config: SparkConfig,
+    *,
+    master: str | None = None,
+    warehouse: Path | None = None,
+    folder: Path = Path(),
 ) -> SparkSession:
-    """Return a session with the settings of catchment.
+    """Return a session with the settings of catchment; `folder` is the project's.
 
     In one process with Spark, its Python workers run on this very interpreter and its ports listen on loopback. On a
-    cluster both are the cluster's matter: the interpreter is `spark.pyspark.python`, or the path of this one.
+    cluster both are the cluster's matter: the interpreter is that of a packed environment which is shipped to workers,
+    `spark.pyspark.python`, or the path of this one.
     """
     chosen = master or config.master
     _refuse_connect(chosen)
     find_java()
-    on_workers = str(config.settings.get("spark.pyspark.python") or sys.executable)
+    shipped: Mapping[str, str] = {}
+    if config.environment is not None and not is_local(chosen):
+        shipped = ship_environment(folder / config.environment, config.settings)
+    on_workers = str(shipped.get(PYTHON) or config.settings.get(PYTHON) or sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = sys.executable if is_local(chosen) else on_workers
     if is_local(chosen):
@@ -130,6 +140,7 @@ def make_session(
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet} {LARGE_STACKS} {RARE_COMPILATION}",
         **({"spark.sql.warehouse.dir": str(warehouse)} if warehouse else {}),
         **dict(config.settings),
+        **shipped,
     }
     given = _given_to_submit()
     return _start_patiently({key: str(value) for key, value in settings.items() if key not in given})
