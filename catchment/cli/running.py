@@ -94,7 +94,7 @@ class Roles:
     def folders(self) -> Sequence[Path]:
         """The state folders that this process alone may use."""
         project = self.deployment.project
-        relays = self.deployment.routes.relays if self.with_center and self.sites else self.sites
+        relays = self.deployment.routings.hubs if self.with_center and self.sites else self.sites
         return (
             *(project.site_folder(s) for s in self.sites),
             *(project.relay_folder(s) for s in relays),
@@ -209,7 +209,9 @@ def _make_runner(
 
     with notes.status("starting Spark"):
         warehouse = project.state_folder / "warehouse"
-        spark = make_session(project.name, project.spark, master=roles.spark_master, warehouse=warehouse)
+        spark = make_session(
+            project.name, project.spark, master=roles.spark_master, warehouse=warehouse, folder=project.folder
+        )
     closing.callback(spark.stop)
     services, publish = _open_services(project) if roles.with_center else ((), lambda deployment: None)
     return Runner(

@@ -40,6 +40,16 @@ class SiteReceivers:
         self._writers: dict[str, LandingWriter] = {}
         self._mqtt: dict[str, MqttReceiver] = {}
         self._http: HttpReceiver | None = None
+        self._heard_us: dict[str, int] = {}  # when the broker of a stream was last connected
+
+    def heard_us(self, stream: str, now_us: int) -> int | None:
+        """Return when the broker of a stream was last connected; None where records are not fetched from one."""
+        receiver = self._mqtt.get(stream)
+        if receiver is None:
+            return None
+        if receiver.is_connected:
+            self._heard_us[stream] = now_us
+        return self._heard_us.setdefault(stream, now_us)
 
     def prepare(self, streams: Iterable[NamedStream]) -> None:
         """Make the folders where records land, for a site that reads what is there and receives nothing."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from catchment.errors import ConfigError
 
+OF_OTHERS = 0o077  # what group and others may do with a file
+
 
 def read_client_config(path: str) -> dict[str, str]:
     """Return the settings of a file of `name = value` lines, as Kafka's own tools read them; none without a file."""
@@ -27,3 +29,13 @@ def read_client_config(path: str) -> dict[str, str]:
             raise ConfigError("a setting is written name = value", where=f"{path}:{number}")
         settings[name.strip()] = value.strip()
     return settings
+
+
+def check_password_file(path: str) -> str:
+    """Return the path of a file of passwords for PostgreSQL, whose library would ignore one that it may not trust."""
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"the password_file {path} does not exist", hint="the path is relative to the project folder")
+    if file.stat().st_mode & OF_OTHERS:
+        raise ConfigError(f"the password_file {path} can be read by others", hint=f"chmod 600 {path}")
+    return path

@@ -15,9 +15,10 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from catchment.errors import EngineError
+from catchment.errors import ConfigError, EngineError
 from catchment.query.sql.connectors import PostgresConnector
 from catchment.query.sql.statements import Table
+from catchment.records.client_config import check_password_file
 
 CONNECT_S = 5  # a batch of records waits for it
 ANSWER_S = 300  # the longest that the server may take for all rows
@@ -34,13 +35,17 @@ def read_postgres_rows(table: Table, base: Path) -> pa.Table:
         "application_name": f"catchment table {table.name}",
         "options": f"-c statement_timeout={ANSWER_S * 1000} -c default_transaction_read_only=on -c timezone=UTC",
     }
-    if connector.password_file is not None:
-        settings["passfile"] = str(base / connector.password_file)
     try:
+        if connector.password_file is not None:
+            settings["passfile"] = check_password_file(str(base / connector.password_file))
         with psycopg.connect(connector.url, **settings) as connection, connection.cursor(name="catchment") as cursor:
             cursor.itersize = ROWS_PER_FETCH
             cursor.execute(_select(table, connector.table))
             return _fetch_all(table, cursor)
+    except ConfigError as failure:
+        raise EngineError(
+            f"table {table.name!r} cannot be read: {failure.message}", where=table.where, hint=failure.hint
+        ) from failure
     except psycopg.Error as failure:
         told = str(failure).strip().splitlines() or [type(failure).__name__]
         raise EngineError(

@@ -95,7 +95,9 @@ def _make_postgres(name: str, postgres: PostgresSink, folder: Path) -> Target:
         from catchment.sinks.postgres import PostgresTarget
     except ImportError as cause:
         raise _not_installed(name, "postgres", cause) from cause
-    password_file = str(folder / postgres.password_file) if postgres.password_file else None
+    from catchment.records.client_config import check_password_file
+
+    password_file = check_password_file(str(folder / postgres.password_file)) if postgres.password_file else None
     return PostgresTarget(name, postgres.table, postgres.url, password_file)
 
 

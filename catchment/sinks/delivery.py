@@ -6,6 +6,7 @@ costs no memory, and the center does not wait for it. A failure is told in the s
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,6 +18,8 @@ from catchment.sinks.changes import ViewChanges
 from catchment.sinks.target import Place, Target
 from catchment.storage.files import make_folder, read_record, write_record
 from catchment.timeline import Clock
+
+_log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.5
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
@@ -39,6 +42,7 @@ class Delivery:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"sink {name}", daemon=True)
         self._state, self._error, self._since_us = WAITING, "", clock.now_us()
+        self._warned_of = ""  # the failure that the log has, until all is delivered
         self._rows = self._batches = self._failures = 0
         self._looked_us = -1
 
@@ -108,6 +112,9 @@ class Delivery:
     def _fail(self, failure: Exception) -> None:
         self._failures += 1
         self._error = str(failure) if isinstance(failure, CatchmentError) else f"{type(failure).__name__}: {failure}"
+        if self._error != self._warned_of:  # once, and not at every attempt
+            _log.warning("sink %s cannot deliver for now, and tries again: %s", self.name, self._error)
+            self._warned_of = self._error
         self._tell(FAILING)
         self._looked_us = self._clock.now_us()
         self._disconnect()
@@ -121,6 +128,9 @@ class Delivery:
         self._target = None
 
     def _tell(self, state: str) -> None:
+        if state == UP_TO_DATE and self._warned_of:
+            _log.info("sink %s is up to date again", self.name)
+            self._warned_of = ""
         if state != FAILING:
             self._error = ""
         if state != self._state:

@@ -18,6 +18,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from catchment.records.kafka_errors import ClientErrors
 from catchment.sinks.messages import make_messages
 from catchment.sinks.target import ChangeBatch, Place, SinkError
 
@@ -38,6 +39,7 @@ class KafkaTarget:
         self._name = name
         self._producer: Producer | None = None
         self._groups: Consumer | None = None
+        self._errors = ClientErrors()
 
     def place(self) -> Place | None:
         with self._told():
@@ -92,9 +94,11 @@ class KafkaTarget:
                     where=f"sink {self._name!r}",
                     hint="restart the center: nothing is lost, and delivery goes on where it stopped",
                 )
-            self._groups = Consumer({**self._client, "group.id": self._group, "enable.auto.commit": False})
+            self._errors = ClientErrors()
+            client = {**self._client, "error_cb": self._errors}
+            self._groups = Consumer({**client, "group.id": self._group, "enable.auto.commit": False})
             self._check_topic(self._groups)
-            producer = Producer({**self._client, "transactional.id": self._group, "compression.type": "lz4"})
+            producer = Producer({**client, "transactional.id": self._group, "compression.type": "lz4"})
             producer.init_transactions(self._answer_s)
             self._producer = producer
         return self._producer
@@ -126,10 +130,11 @@ class KafkaTarget:
         try:
             yield
         except KafkaException as failure:
+            if self._groups is not None:
+                self._groups.poll(0)  # hands over what the client was told meanwhile
             self.close()
-            raise SinkError(
-                f"Kafka: {failure.args[0].str()}", where=f"sink {self._name!r}", hint="it is tried again"
-            ) from failure
+            reason = self._errors.explain(failure.args[0].str())
+            raise SinkError(f"Kafka: {reason}", where=f"sink {self._name!r}", hint="it is tried again") from failure
         except BaseException:
             self.close()
             raise

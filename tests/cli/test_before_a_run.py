@@ -24,7 +24,7 @@ def test_research_tools_stand_apart_in_the_help(shell: Shell) -> None:
     assert text.index("Research tools") > text.index("demo")
 
 
-WITHOUT_PROJECT = {"demo", "init", "shed", "bench", "simulate", "feeds place", "device"}
+WITHOUT_PROJECT = {"demo", "init", "pack", "shed", "bench", "simulate", "feeds place", "device"}
 
 
 def test_every_command_about_a_project_takes_its_folder_in_the_same_way() -> None:

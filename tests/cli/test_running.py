@@ -13,8 +13,9 @@ import pytest
 from catchment.cli.library_output import LOG_MAX_BYTES, divert_library_output, shorten_log
 from catchment.cli.running import stop_on_signals
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.preflight import check_sources
-from catchment.errors import CatchmentError
+from catchment.deploy.preflight import check_sinks, check_sources, name_what_is_not_asked
+from catchment.errors import CatchmentError, ConfigError
+from catchment.records.client_config import check_password_file
 
 NOISY = """
 import os, sys
@@ -126,3 +127,47 @@ def test_ctrl_c_before_a_run_has_begun_says_what_is_kept() -> None:
     )
     assert told.returncode == 130
     assert told.stderr == "interrupted; what was read and published before is kept\n"
+
+
+SINK = """
+CREATE STREAM s (ts TIMESTAMP, k STRING)
+  WITH (event_time = 'ts', connector = 'kafka', brokers = 'nowhere:1', topic = 't-{site}', sites = 'a');
+CREATE MATERIALIZED VIEW v AS SELECT window.start, count(*) AS n FROM s GROUP BY window(ts, '10 seconds');
+CREATE SINK out FROM v WITH ({options});
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "connector = 'kafka', brokers = 'nowhere:1', topic = 'out', client_config = 'c'",
+        "connector = 'postgres', url = 'postgresql://u@nowhere/d', table = 'out', password_file = 'c'",
+        "connector = 'delta', path = 's3://lake/out', store_config = 'c'",
+        "connector = 'iceberg', table = 'shop.out', catalog_config = 'c'",
+    ],
+)
+def test_a_file_that_a_sink_names_is_asked_for_and_what_is_elsewhere_is_not(tmp_path: Path, options: str) -> None:
+    (tmp_path / "catchment.toml").write_text(
+        '[project]\nname = "p"\ncenter = "hub"\n[sites.hub]\n[sites.a]\n[[links]]\nfrom = "a"\nto = "hub"\n'
+    )
+    (tmp_path / "queries").mkdir()
+    (tmp_path / "queries" / "q.sql").write_text(SINK.replace("{options}", options))
+    deployment = Deployment.load(tmp_path)
+    assert name_what_is_not_asked(deployment, ("a",)) == ["s (kafka)"]
+    with pytest.raises(CatchmentError, match="sink 'out'"):
+        check_sinks(deployment)
+    (tmp_path / "c").touch(mode=0o600)
+    assert check_sinks(deployment) == ["out"]
+
+
+def test_a_file_of_passwords_that_others_can_read_is_named(tmp_path: Path) -> None:
+    passwords = tmp_path / "pgpass"
+    with pytest.raises(ConfigError, match="pgpass does not exist"):
+        check_password_file(str(passwords))
+    passwords.touch()
+    passwords.chmod(0o640)
+    with pytest.raises(ConfigError, match="can be read by others") as told:
+        check_password_file(str(passwords))
+    assert told.value.hint == f"chmod 600 {passwords}"
+    passwords.chmod(0o600)
+    assert check_password_file(str(passwords)) == str(passwords)

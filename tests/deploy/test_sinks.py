@@ -72,7 +72,7 @@ def test_each_sink_has_its_views_routes_and_folder_and_a_site_runs_the_fragments
     assert tokyo.project.state_folder == deployment.project.state_folder / "sinks" / "tokyo"
     assert tokyo.project.site_folder("a") == deployment.project.site_folder("a")
     plans = deployment.fragments_at("a")
-    assert [plan.sink for plan in plans] == ["", "tokyo"]
+    assert [plan.exit_name for plan in plans] == ["", "tokyo"]
     names = [plan.fragment.name for plan in plans]
     assert names[1] == f"{names[0]}_at_tokyo"
     assert decode(encode(deployment.deployed)) == deployment.deployed
@@ -84,10 +84,10 @@ def test_records_are_reduced_once_for_fragments_that_differ_in_their_sink_only(t
         "SELECT window.start, max(page) AS last FROM hits GROUP BY window(ts, '1 minute')"
     )
     plans = Deployment.load(make_project(tmp_path, BOTH, f"{other};").folder).fragments_at("a")
-    first, second = (next(p.fragment.name for p in plans if p.sink == sink) for sink in ("", "tokyo"))
+    first, second = (next(p.fragment.name for p in plans if p.exit_name == sink) for sink in ("", "tokyo"))
     assert find_twins(plans, ())[first] == (second,)
     assert find_twins(plans, (second,)) == find_twins(plans, (first,)) == {}
-    asked: list[FragmentPlan] = [plan for plan in plans if plan.sink == ""]
+    asked: list[FragmentPlan] = [plan for plan in plans if plan.exit_name == ""]
     assert find_twins(asked, ()) == {}
     absorbed = Absorbed(first, plans[0].fragment.schema.empty_table())
     mark = LowMarkRaised("hits", 5)

@@ -98,11 +98,18 @@ def test_several_sites_read_topics_of_their_own_or_share_one(tmp_path: Path, top
             "a progress_header and no progress_column",
             "progress_column =",
         ),
+        ("connector = 'files', path = 'gs://lake/{site}/*.json'", "an address that is not read", "s3://lake"),
         (
-            "connector = 'files', path = 's3://lake/{site}/*.json'",
-            "an address, and files are read from disks",
+            "connector = 'files', path = 's3://lake/{site}', growing = true",
+            "is in an object store, and growing = true is for files on disk",
             "rclone",
         ),
+        (
+            "connector = 'replay', path = 's3://lake/{site}/a.json'",
+            "is in an object store, and the connector 'replay' is for files on disk",
+            "connector 'files'",
+        ),
+        ("connector = 'files', path = 'data/{site}', list_every = '1 s'", "no meaning for files on disk", "s3://lake"),
         ("connector = 'http', path = 'data'", "connector 'http', which has no option 'path'", "files"),
     ],
 )

@@ -65,7 +65,9 @@ def test_a_target_that_fails_is_told_and_gets_everything_later(tmp_path: Path) -
     assert shelf.countries == ["nl"]
 
 
-def test_what_a_target_raises_is_in_the_status(tmp_path: Path) -> None:
+def test_what_a_target_raises_is_in_the_status_and_once_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     view, shelf = PublishedView(tmp_path), Shelf(failures=10**9)
     view.publish(0, [("nl", 5)])
     delivery = view.deliver("s", lambda life: shelf)
@@ -74,6 +76,9 @@ def test_what_a_target_raises_is_in_the_status(tmp_path: Path) -> None:
         wait_until(lambda: delivery.status()["state"] == FAILING, "the failure is told")
         assert "the shelf is full" in delivery.status()["error"]
         assert delivery.is_done(0), "nobody waits for a target that is away"
+        wait_until(lambda: delivery.status()["failures"] > 1, "another attempt")
+        told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert told == [f"sink s cannot deliver for now, and tries again: {delivery.status()['error']}"]
     finally:
         delivery.stop()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +147,22 @@ def test_a_topic_that_does_not_exist_is_named(broker: KafkaBroker, tmp_path: Pat
     view.publish(0, [("nl", 5)])
     with pytest.raises(SinkError, match="topic 'nowhere' cannot be written"):
         view.deliver("nowhere", lambda life: target(broker, "nowhere", life)).step()
+
+
+def test_a_user_who_is_refused_is_told_and_never_shown(broker: KafkaBroker, tmp_path: Path) -> None:
+    from catchment.sinks.kafka import KafkaTarget
+
+    broker.make_topic("users")
+    user = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "site"}
+    client = {**broker.client, "bootstrap.servers": broker.address_for_users, **user}
+    view = PublishedView(tmp_path)
+    view.publish(0, [("nl", 5)])
+
+    def make(password: str) -> Callable[[str], PlacedTarget]:
+        return lambda life: KafkaTarget("users", "users", life, {**client, "sasl.password": password}, answer_s=3.0)
+
+    with pytest.raises(SinkError, match="user or certificate of client_config is refused") as told:
+        view.deliver("users", make("not-this-one")).step()
+    assert "not-this-one" not in str(told.value)
+    deliver_all(view.deliver("users", make("secret")))
+    assert [key["country"] for key, _ in read_topic(broker, "users")] == ["nl"]

@@ -97,6 +97,32 @@ def test_a_table_of_another_shape_and_a_wrong_address_are_named(server: Postgres
         view.deliver("away", lambda life: target(server, "away", nowhere)).step()
 
 
+def test_a_wrong_password_is_told_and_never_shown_and_the_right_one_is_found_in_its_file(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    from catchment.sinks.postgres import PostgresTarget
+
+    url = server.url_with_password("careful", "right-one")
+    passwords = tmp_path / "pgpass"
+    view = PublishedView(tmp_path / "view")
+    view.publish(0, [("nl", 5)])
+
+    def write(password: str) -> None:
+        passwords.write_text(f"127.0.0.1:{server.port}:postgres:careful:{password}\n")
+        passwords.chmod(0o600)
+
+    def make(life: str) -> PlacedTarget:
+        return PostgresTarget("careful", "careful", url, str(passwords))
+
+    write("wrong-one")
+    with pytest.raises(SinkError, match="password authentication failed") as told:
+        view.deliver("careful", make).step()
+    assert "wrong-one" not in str(told.value)
+    write("right-one")
+    deliver_all(view.deliver("careful", make))
+    assert server.query("SELECT count(*) FROM careful") == [(1,)]
+
+
 def test_a_batch_of_deletions_alone_makes_no_table(server: PostgresServer, tmp_path: Path) -> None:
     view = PublishedView(tmp_path)
     view.publish(0, [("nl", -5)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import pytest
 from catchment.center.results.read import read_results
 from catchment.errors import EngineError
 from catchment.project.config import Project
+from catchment.query.sql.connectors import KafkaConnector
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import Stream
 from tests.worlds.kafka_broker import MISSING, KafkaBroker, has_broker
@@ -213,15 +215,49 @@ def test_a_missing_topic_and_a_broker_that_is_not_there_are_named(
     spark: SparkSession, broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from catchment.spark.sources import kafka
+    from catchment.spark.streaming import is_outage
 
     with pytest.raises(Exception, match="there is no topic 'nothing'"):
         read(spark, declare(broker, "nothing"), tmp_path)
     monkeypatch.setattr(kafka, "ANSWER_S", 1.0)
     options = kafka.KafkaSource.options_of(declare(broker, "x").connector, "a", tmp_path)  # type: ignore[arg-type]
     reader = kafka.KafkaReader({**options, "brokers": "127.0.0.1:1"})
-    with pytest.raises(EngineError, match=r"no answer from 127\.0\.0\.1:1"):
+    with pytest.raises(EngineError, match=r"no answer from 127\.0\.0\.1:1") as away:
         reader.initialOffset()
-    assert reader.latestOffset({"0": 5}, reader.getDefaultReadLimit()) == {"0": 5}, "an outage is waited for"
+    assert is_outage(away.value)
+    with pytest.raises(EngineError, match="no answer"):
+        reader.latestOffset({"0": 5}, reader.getDefaultReadLimit())
+    broker.make_topic("short")
+    found = kafka.KafkaReader({**options, "topic": "short"})
+    assert found.latestOffset({"0": 0}, found.getDefaultReadLimit()) == {"0": 0}
+    found.client["bootstrap.servers"] = "127.0.0.1:1"
+    assert found.latestOffset({"0": 0}, found.getDefaultReadLimit()) == {"0": 0}, "a short outage is no news"
+    monkeypatch.setattr(kafka, "SHORT_OUTAGE_S", 0.0)
+    with pytest.raises(EngineError, match="no answer"):
+        found.latestOffset({"0": 0}, found.getDefaultReadLimit())
+
+
+def test_only_the_right_user_reads_and_a_wrong_password_is_told_and_never_shown(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from catchment.spark.sources import kafka
+
+    broker.make_topic("users")
+    broker.produce("users", ({"value": hit(i)} for i in range(3)))
+    declared = declare(broker, "users", ", client_config = 'kafka.properties'")
+    assert isinstance(declared.connector, KafkaConnector)
+    connector = replace(declared.connector, brokers=broker.address_for_users)
+    stream = replace(declared, connector=connector)
+    config = tmp_path / "kafka.properties"
+    user = "security.protocol = SASL_PLAINTEXT\nsasl.mechanism = PLAIN\nsasl.username = site\nsasl.password = "
+    config.write_text(f"{user}not-this-one\n")
+    monkeypatch.setattr(kafka, "ANSWER_S", 3.0)
+    reader = kafka.KafkaReader(kafka.KafkaSource.options_of(connector, "a", tmp_path))
+    with pytest.raises(EngineError, match=r"user or certificate of client_config is refused: .*uthentication") as told:
+        reader.initialOffset()
+    assert "not-this-one" not in str(told.value)
+    config.write_text(f"{user}secret\n")
+    assert numbers(read(spark, stream, tmp_path)) == [0, 1, 2]
 
 
 def test_a_topic_that_was_made_again_and_records_that_are_gone_are_refused(

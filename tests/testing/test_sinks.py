@@ -1,14 +1,15 @@
 """Views that are answered at other sites than the center, or at several, in whole simulated deployments.
 
 Catches: an answer that one sink has and another has not, partials that reach a sink twice or that no view there needs,
-a sink that waits for another one, a number that an exit uses twice after a crash. The oracle recomputes every view from
-the raw records, at every sink.
+a sink that waits for another one, a number that an exit uses twice after a crash, an exit that outlives its process.
+The oracle recomputes every view from the raw records, at every sink.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,10 @@ from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
 from catchment.testing.campaigns.campaign import run_seed
 from catchment.testing.campaigns.draw import Draw
 from catchment.testing.campaigns.generate import draw_features
+from catchment.testing.simulated.disk import DiskFault
 from catchment.testing.simulated.network import GREETING_BYTES
+from catchment.testing.simulated.site import SimulatedSite
+from catchment.testing.simulated.world import RESTART_US, SITE
 from catchment.timeline import SECOND_US
 from tests.testing.test_view_sites import SELECT, SITES, STREAM, at, records
 from tests.worlds.tiers import seeds
@@ -102,6 +106,35 @@ def test_a_sink_that_is_away_holds_up_nobody_else(tmp_path: Path) -> None:
     log = world.store.windows("both")
     assert log is not None
     assert {tuple(row["missing_sites"]) for row in log.to_pylist()} == {()}
+
+
+def test_a_site_that_ends_while_its_exits_start_sends_nothing_any_more(tmp_path: Path) -> None:
+    world = make_simulation(tmp_path / "p", BOTH).world
+    site = world.roles[SITE, "us"]
+    links = [world.link("us", end) for end in ("center", "tokyo")]
+    ended_between = 0
+    with world:
+        for link in links:
+            link.weather.carries_requests = False
+        world.run_until(world.start_us + 30 * SECOND_US)
+        assert isinstance(site.running, SimulatedSite)
+        assert not any(exit_.outbox.is_empty for exit_ in site.running.exits), "something waits at each exit"
+        world.kill(site, back_after_us=None)
+        for link in links:
+            link.weather.carries_requests = True
+        for call in count():
+            before = [link.events.sent_bytes for link in links]
+            world.disk.plan_fault(site.folder, call, DiskFault.KILL)
+            world.start(site)
+            if site.running is not None:
+                break
+            begun = [link.events.sent_bytes for link in links]
+            ended_between += begun[0] > before[0] and begun[1] == before[1]
+            site.is_dead = True  # so that it is not started again by itself
+            world.run_until(world.scheduler.now_us + RESTART_US)
+            site.is_dead = False
+            assert [link.events.sent_bytes for link in links] == begun, f"it ended at call {call} of its disk"
+    assert ended_between, "it ended when one exit had started and the other had not"
 
 
 def test_a_view_is_submitted_to_a_sink_that_answered_nothing_before_and_dropped_again(tmp_path: Path) -> None:

@@ -20,10 +20,14 @@ CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
 SETTINGS = """
 process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},USERS://127.0.0.1:{users},CONTROLLER://127.0.0.1:{controller}
 controller.quorum.bootstrap.servers=127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+listener.name.users.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+  user_site="secret";
 log.dirs={data}
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
@@ -43,16 +47,22 @@ class KafkaBroker:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port, controller = free_port(), free_port()
+        self.port, self._users_port, controller = free_port(), free_port(), free_port()
         self._settings = folder / "server.properties"
         folder.mkdir(parents=True, exist_ok=True)
-        self._settings.write_text(SETTINGS.format(port=self.port, controller=controller, data=folder / "data"))
+        ports = {"port": self.port, "users": self._users_port, "controller": controller}
+        self._settings.write_text(SETTINGS.format(**ports, data=folder / "data"))
         self._java("kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER, "-c", self._settings).wait()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def address_for_users(self) -> str:
+        """Where only the user `site` is let in, with the password `secret`."""
+        return f"127.0.0.1:{self._users_port}"
 
     def start(self) -> KafkaBroker:
         self._process = self._java("kafka.Kafka", self._settings)

@@ -56,6 +56,14 @@ class PostgresServer:
     def url(self) -> str:
         return f"postgresql://catchment@127.0.0.1:{self.port}/postgres"
 
+    def url_with_password(self, user: str, password: str) -> str:
+        """Make a user who needs a password, and return the address for it, without the password."""
+        self.query(f"CREATE USER {user} SUPERUSER PASSWORD '{password}'")
+        rules = self.folder / "data" / "pg_hba.conf"
+        rules.write_text(f"host all {user} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        self.query("SELECT pg_reload_conf()")
+        return self.url.replace("catchment@", f"{user}@")
+
     def start(self) -> PostgresServer:
         self._process = self._run("postgres", "-D", "data", "-p", str(self.port), "-h", "127.0.0.1", "-k", ".")
         wait_until(self._answers, "PostgreSQL answers")

@@ -35,6 +35,7 @@ from catchment.errors import EngineError
 from catchment.query.sql.connectors import KAFKA_METADATA, KafkaConnector
 from catchment.query.types import sql_type
 from catchment.records.client_config import read_client_config
+from catchment.records.kafka_errors import ClientErrors
 from catchment.records.values import ValueReader
 from catchment.spark.sources.reread import DELETED
 
@@ -42,6 +43,7 @@ MAX_ROWS_PER_BATCH = 2_000_000
 ROWS_PER_TASK = 250_000
 ROWS_PER_ARROW_BATCH = 20_000
 ANSWER_S = 15.0  # how long a broker may take to answer a question
+SHORT_OUTAGE_S = 30.0  # without an answer, in which a stream is taken for one that has nothing new
 PATIENCE_S = 300.0  # how long a task waits for records that the broker has said are there
 ARROW_SCHEMA = pa.schema([("value", pa.string()), *KAFKA_METADATA.items()])
 SPARK_SCHEMA = ", ".join(f"`{field.name}` {sql_type(field.type)}" for field in ARROW_SCHEMA)
@@ -104,6 +106,8 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema, registry, message = (options.get(name) or None for name in ("schema", "registry", "message"))
         self.values = ValueReader(options["format"], schema, registry, message)
         self._end: Offsets | None = None  # of a run that reads only what is there now
+        self._errors = ClientErrors()  # of the last client that asked
+        self._answered_s: float | None = None  # when a broker last answered, by a clock that only goes on
 
     # --- planning ---------------------------------------------------------------------------------------------
 
@@ -143,12 +147,18 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ranges
 
     def _ends_or(self, start: Offsets) -> Offsets:
-        """Return where the partitions end now; while no broker answers, nothing new is there."""
+        """Return where the partitions end now.
+
+        While no broker answers, nothing new is there; but if that lasts, silence means nothing, and it is an outage.
+        """
         try:
             admin = self._admin()
             ends = self._ask(admin, self._partitions(admin), LATEST)
         except NoBrokerError:
+            if self._answered_s is None or time.monotonic() - self._answered_s > SHORT_OUTAGE_S:
+                raise
             return start
+        self._answered_s = time.monotonic()
         gone = [p for p, first in start.items() if ends.get(p, -1) < first]
         if gone:
             raise EngineError(
@@ -158,7 +168,9 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _admin(self) -> AdminClient:
-        return AdminClient(self.client, logger=None)
+        self._errors = ClientErrors()
+        settings: dict[str, Any] = {**self.client, "error_cb": self._errors}
+        return AdminClient(settings, logger=None)
 
     def _partitions(self, admin: AdminClient) -> list[str]:
         """Return the partitions of the topic. To describe a topic does not make it, as other questions may."""
@@ -167,7 +179,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             described = answers[self.topic].result(ANSWER_S)
         except (KafkaException, TimeoutError) as error:
             if _code(error) != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise self._no_broker(error) from error
+                raise self._no_broker(admin, error) from error
             raise EngineError(
                 f"there is no topic {self.topic!r} at {self.client['bootstrap.servers']}",
                 hint="make it, or correct topic in the stream's WITH (...)",
@@ -181,11 +193,12 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             return {str(place.partition): answer.result(ANSWER_S).offset for place, answer in answers.items()}
         except (KafkaException, TimeoutError) as error:
-            raise self._no_broker(error) from error
+            raise self._no_broker(admin, error) from error
 
-    def _no_broker(self, error: Exception) -> EngineError:
+    def _no_broker(self, admin: AdminClient, error: Exception) -> EngineError:
+        admin.poll(0)  # hands over what the client was told meanwhile
         return NoBrokerError(
-            f"no answer from {self.client['bootstrap.servers']}: {_reason(error)}",
+            f"no answer from {self.client['bootstrap.servers']}: {self._errors.explain(_reason(error))}",
             hint="check brokers in the stream's WITH (...), and user and certificates in its client_config",
         )
 

@@ -9,7 +9,7 @@ before memory is allocated for it; without TLS the server listens on loopback on
 certificate or a token; and a site may write only under the name that it showed. Certificates and tokens are read again
 when their files are replaced: tokens with the next call, certificates with the next connection.
 
-A site that forwards for others (`catchment.wire.ways.forwarder`) is called in the same way, and proves who it is to the next
+A site that forwards for others (`wire.ways.forwarder`) is called in the same way, and proves who it is to the next
 site as its own sender does.
 
 Other services can stand beside the inbox, at the same address and with the same proofs (`CallService`). They are given
@@ -301,7 +301,7 @@ class _Calls(grpc.GenericRpcHandler):
                 hint="run every site from the same views; a sink that was just named is taken when this site follows",
                 origin=peer,
             )
-        return self._sink_inboxes[sink] if sink else self._inbox
+        return self._sink_inboxes.get(sink, self._inbox)
 
     def _take_records(self, data: bytes, peer: str | None) -> dict[str, Any]:
         return {"number": self._record_inbox(peer).accept(data, peer=peer)}
