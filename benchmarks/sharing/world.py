@@ -64,6 +64,8 @@ class Layout:
     views: Sequence[str] = field(default_factory=views)
     rows_per_s: float = DAY_RECORDS / 86_400
     reoptimize: bool = False
+    trigger: str | None = None  # how often a site reads; None: the default
+    history: bool = False  # whether sites keep their records, by which plans are compared
 
     def write(self, folder: Path, edits: Edits) -> None:
         """Lay the project out."""
@@ -87,9 +89,13 @@ class Layout:
         sites = "".join(f"[sites.{s}]\n" for s in (*SITES, *([self.hub] if self.hub else []), CENTER))
         return (
             f'[project]\nname = "live"\ncenter = "{CENTER}"\n{sites}{links}'
-            f'[defaults]\nsharing = "{self.sharing.value}"\nfreshness = "none"\nhistory = false\n'
-            f'reoptimize = {str(self.reoptimize).lower()}\n[spark]\nmaster = "local[2]"\n'
+            f'[defaults]\nsharing = "{self.sharing.value}"\nfreshness = "none"\n{self._trigger()}'
+            f"history = {str(self.history).lower()}\nreoptimize = {str(self.reoptimize).lower()}\n"
+            '[spark]\nmaster = "local[2]"\n'
         )
+
+    def _trigger(self) -> str:
+        return "" if self.trigger is None else f'trigger = "{self.trigger}"\n'
 
     def _bandwidth(self, site: str) -> str:
         return f'bandwidth = "{self.speeds[site]:.0f} bytes/s"\n' if site in self.speeds else ""

@@ -40,6 +40,7 @@ from catchment.progress.deferred import can_defer_by
 from catchment.project.config import PROJECT_FILE, QUERIES_FOLDER, Project
 from catchment.project.options import did_you_mean
 from catchment.project.routes import Routes
+from catchment.project.routings import Routings
 from catchment.query.catalog import Catalog, load_catalog
 from catchment.query.own_functions import check_names
 from catchment.query.plan import QueryPlan
@@ -85,19 +86,23 @@ class Deployment:
                 where=str(declared.project.folder / QUERIES_FOLDER),
                 hint="add queries/NAME.sql with CREATE MATERIALIZED VIEW ... AS SELECT ...",
             )
-        main = cls._plan_at(declared.at_sink(declared.project.center), known)
+        main = cls.plan_at(declared.at_sink(declared.project.center), known)
         named = dict.fromkeys((*declared.sink_sites, *(() if known is None else known.sinks)))
         others = {
-            sink: cls._plan_at(declared.at_sink(sink), None if known is None else main.deployed.at_sink(sink))
+            sink: cls.plan_at(declared.at_sink(sink), None if known is None else main.deployed.at_sink(sink))
             for sink in named
         }
         _check_sinks(declared, (main, *others.values()))
         return replace(main, declared=declared)._with_sinks(others)
 
     @classmethod
-    def _plan_at(cls, declared: Catalog, known: Deployed | None) -> Deployment:
+    def plan_at(cls, declared: Catalog, known: Deployed | None) -> Deployment:
         """Plan the views that are answered at one site."""
         catalog = current_catalog(declared, known).with_own_sinks()
+        if known is not None and known.hops:
+            for site, to in known.hops.items():
+                catalog.project.link(site, to)  # refuses that the link to which a site was moved is gone
+            catalog = replace(catalog, project=replace(catalog.project, moved_hops=known.hops))
         _check_answerable(catalog, catalog.views.values())
         names = {view: view if known is None else known.query_name(view) for view in catalog.views}
         views = [planned(view, catalog, names[name]) for name, view in catalog.views.items()]
@@ -144,8 +149,12 @@ class Deployment:
 
     def fragments_at(self, site: str) -> tuple[FragmentPlan, ...]:
         """Return the fragments that run at a site, with their policies, whichever site they are sent to."""
-        every = (found for part in self.parts for found in part.fragment_plans())
-        return tuple(plan for plan, sites in every if site in sites)
+        return tuple(
+            replace(plan, exit_name=part.routings.site_exit(plan.fragment.name, site))
+            for part in self.parts
+            for plan, sites in part.fragment_plans()
+            if site in sites
+        )
 
     def fragment_plans(self) -> Iterator[tuple[FragmentPlan, tuple[str, ...]]]:
         """Yield every fragment that runs for this part, with the sites where it runs."""
@@ -164,7 +173,6 @@ class Deployment:
                 deployed.starts.get(name),
                 goes_by_stream=0 < len(watches) < len(self._fed_by(name)),
                 ends=deployed.handovers.get(name, ()),
-                sink=self.project.sink,
             )
             yield plan, demand.source.sites
 
@@ -234,7 +242,7 @@ class Deployment:
         named = dict.fromkeys((*self.sinks, *(s for view in views for s in self.catalog.sinks_of(view))))
         others = {}
         for sink in (name for name in named if name != self.project.center):
-            part = self.sinks.get(sink) or self._plan_at(self.declared.at_sink(sink), made.deployed.at_sink(sink))
+            part = self.sinks.get(sink) or self.plan_at(self.declared.at_sink(sink), made.deployed.at_sink(sink))
             others[sink] = part._add_here(views, anywhere)
         changed = made._with_sinks(others)
         _check_sinks(self.declared, changed.parts)
@@ -296,8 +304,30 @@ class Deployment:
 
     @cached_property
     def routes(self) -> Routes:
-        """The routes that the updates of the sites take to the center."""
+        """The routes that the updates of the sites take to the center, as far as they begin now."""
         return Routes.of(self.project)
+
+    @cached_property
+    def possible_ends(self) -> frozenset[str]:
+        """The sites that others may be moved to while they run: the center, hubs, and sites where no stream is born.
+
+        `catchment.project.routings` says why others may not become hubs.
+        """
+        born = {site for sites in self.births.values() for site in sites}
+        computing = {site for site in self.project.sites if not self.project.is_light(site)}
+        return frozenset({self.project.center, *self.routings.hubs, *(computing - born)})
+
+    @property
+    def standby_hubs(self) -> tuple[str, ...]:
+        """The sites that nobody sends through yet, and that others may be moved to, because links lead there and on."""
+        reached = {link.destination for link in self.project.running_links}
+        found = (site for site in sorted(self.possible_ends & reached) if self.project.sites[site].listen is not None)
+        return tuple(s for s in found if s in self.routes.hops and s not in self.routings.hubs)
+
+    @cached_property
+    def routings(self) -> Routings:
+        """The routes of each fragment, which are those that were in force when it began."""
+        return Routings.of(self.project, self.deployed.hops_of, self.deployed.hubs)
 
     @cached_property
     def births(self) -> dict[str, tuple[str, ...]]:
@@ -359,6 +389,8 @@ class Deployment:
             derivation=None,
             repair=repair,
             source_key=None,
+            contract=contract_of(p) if p.join is not None else sides[0].contract,
+            late_delta=self.late_delta(p),
             join=p.join,
             sides=sides,
             whole_windows=p.top is not None,
@@ -387,9 +419,11 @@ class Deployment:
         )
 
     def late_delta(self, plan: QueryPlan) -> float:
-        """Return the chance that more is late of a view's window than is stated; a join is as its sides."""
+        """Return the chance that more is late of a view's window than is stated; a union is as its branches."""
         if plan.lower is not None:
             return 1.0 - plan.options.confidence
+        if plan.join is not None:
+            return late_delta(plan, self.catalog.streams[plan.sides[0].fragment.stream])
         return min(late_delta(side, self.catalog.streams[side.fragment.stream]) for side in plan.sides)
 
     def source_key(self, plan: QueryPlan) -> str | None:
@@ -471,12 +505,13 @@ def _refuse_relayed_changes(project: Project, known: Deployed, queries: Sequence
 
     A relay merges its partials with those of others, so that none of it could be left out.
     """
-    routes = Routes.of(project)
+    routings = Routings.of(project, known.hops_of, known.hubs)
     for query in (q for q in queries if q.name in known.sharing.queries):
         source = query.demand.source
         before = known.sharing.queries[query.name].demand.source
         for site in set(before.sites) ^ set(source.sites):
-            if site in routes.relays or routes.hops.get(site, project.center) != project.center:
+            is_behind = any(routes.hops.get(site, project.center) != project.center for routes in routings.every)
+            if site in routings.hubs or is_behind:
                 raise ConfigError(
                     f"stream {source.stream!r} has other sites than before, and {site!r} sends through others or "
                     f"others through it: the center could not tell its records apart",
@@ -515,8 +550,9 @@ def check_plan(plan: QueryPlan, catalog: Catalog) -> None:
         if sink.view.lower() == plan.view.lower():
             shown_keys(sink, plan)
     _check_start(plan, catalog)
-    if plan.sides == (plan,):
-        check_slack(plan, catalog.streams[plan.fragment.stream], catalog.views[plan.view].where)
+    if plan.sides == (plan,) or plan.join is not None:
+        for side in plan.sides:
+            check_slack(plan, catalog.streams[side.fragment.stream], catalog.views[plan.view].where)
 
 
 def _check_on_error(plan: QueryPlan, catalog: Catalog) -> None:

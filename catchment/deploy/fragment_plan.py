@@ -38,7 +38,7 @@ class FragmentPlan:
     start: ViewStart | None = None
     goes_by_stream: bool = False  # whether it serves views without a contract beside others with one
     ends: tuple[str, ...] = ()  # fragments that end where it begins
-    sink: str = ""  # the site beside the center that it is sent to
+    exit_name: str = ""  # by which it leaves the site (`catchment.project.routings`)
 
     @property
     def slacks(self) -> tuple[SlackPlan, ...]:

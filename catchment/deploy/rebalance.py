@@ -1,4 +1,4 @@
-"""Rebalancing moves queries to other fragments while they run: the center decides and writes a new deployment.
+"""Rebalancing moves queries to other fragments, and sites to other routes: the center decides and writes a deployment.
 
 Open slices are finished by the fragment that began them: `catchment.center.fragment_sources` says where the new
 fragment takes over, sites learn until which slice the old one is wanted, and it ends when the windows that it feeds are
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -17,10 +17,14 @@ from catchment.center.core import CenterCore
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.reports.recent_records import Samples, read_samples
 from catchment.deploy.reports.role_files import read_status
+from catchment.deploy.routes.measured_routes import are_all_heard, read_measured_links
+from catchment.deploy.routes.move_routes import move_routes
+from catchment.deploy.routes.route_log import note_move
+from catchment.deploy.routes.route_mover import RouteMover, RouteTimes
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import PlanError
 from catchment.optimizer.sharing.deployed import Deployed
-from catchment.optimizer.sharing.link_traffic import bytes_over_links, check_contracts
+from catchment.optimizer.sharing.link_traffic import bytes_over_links, check_contracts, traffic_over
 from catchment.optimizer.sharing.measured_statistics import apply_measurements
 from catchment.optimizer.sharing.reoptimize import SharingReoptimizer
 from catchment.optimizer.sharing.share import BytesOf, SharingState
@@ -45,6 +49,7 @@ class Rebalancer:
     watcher: DeploymentWatcher
     sink: str = ""
     reoptimizer: SharingReoptimizer = field(default_factory=SharingReoptimizer)
+    mover: RouteMover = field(default_factory=RouteMover)
     next_us: int | None = None
     samples: Samples = field(default_factory=dict)
     next_sample_us: int = 0
@@ -70,17 +75,49 @@ class Rebalancer:
         if now_us >= self.next_sample_us:
             self.next_sample_us = now_us + SAMPLE_EVERY_US
             self.samples = read_samples(deployment)
-        bytes_of = bytes_over_links(deployment.routes, known_statistics(deployment, self.samples))
+        statistics = known_statistics(deployment, self.samples)
+        bytes_of = bytes_over_links(deployment.routes, statistics)
         target = self.reoptimizer.choose_move(deployed, bytes_of, stream_us)
         if target is not None and _keeps_contracts(deployment, target):
             self._change(lambda now: now.move(target) if now.version == deployed.version else now)
+        elif deployment.project.defaults.reroute:
+            self._move_routes(statistics, now_us)
+
+    def _move_routes(self, statistics: Statistics, now_us: int) -> None:
+        """Move sites to other routes, if that has paid for a while."""
+        deployment = self._deployment
+        deployed = deployment.deployed
+        if not deployed.may_move or not are_all_heard(deployment, now_us):
+            return  # a site that is away would not begin what takes the new routes
+        measured = read_measured_links(deployment, now_us)
+        if not measured:
+            return
+        sharing = deployed.lasting if are_rates_known(deployment) else replace(deployed.lasting, fragments={})
+        times = RouteTimes(
+            deployment.project,
+            measured,
+            lambda routes: traffic_over(routes, sharing, statistics),
+            [site for site in deployment.sites if site != deployment.project.center],
+        )
+        links = [
+            (link.origin, link.destination)
+            for link in deployment.project.running_links
+            if not deployment.project.is_light(link.origin) and link.destination in deployment.possible_ends
+        ]
+        move = self.mover.choose(deployment.routes, times, links, now_us)
+        made = deployed if move is None else move_routes(deployment, move.hops)
+        if move is not None and made is not deployed:
+            self._change(lambda now: made if now.version == deployed.version else now)
+            self.mover.note_moved(move.hops, now_us)
+            note_move(deployment.project.state_folder, move, now_us)
+            _log.info("%s is moved to %s: %s", move.site, " -> ".join(move.moved_route), move.reason)
 
     def _end_repairs(self, core: CenterCore) -> None:
         """Drop the views that have computed all the windows again that they were to."""
         for name, repair in self._deployment.deployed.repairs.items():
             running = core.queries.get(name)
             if repair.is_second_round:
-                continue  # `catchment.deploy.repairing.second_rounds` ends it
+                continue  # `deploy.repairing.second_rounds` ends it
             if running is not None and running.windows.is_final_until(repair.until_us):
                 self._change(partial(without_repair, name))
 
@@ -144,13 +181,18 @@ def known_bytes(deployment: Deployment) -> BytesOf | None:
 
     By a guess queries are shared when they are planned together, but nothing that runs is changed.
     """
+    if not deployment.project.defaults.reoptimize or not are_rates_known(deployment):
+        return None
+    return bytes_over_links(deployment.routes, known_statistics(deployment))
+
+
+def are_rates_known(deployment: Deployment) -> bool:
+    """Return whether the rate of every stream that is read is declared or measured."""
     declared = load_statistics(deployment.project, deployment.catalog).streams
     reports = site_statistics(deployment).values()
     measured = {s for report in reports for s, rate in report["rows_per_s"].items() if rate is not None}
     read = {side.fragment.stream for side in deployment.sides}
-    if not deployment.project.defaults.reoptimize or not read <= declared.keys() | measured:
-        return None
-    return bytes_over_links(deployment.routes, known_statistics(deployment))
+    return read <= declared.keys() | measured
 
 
 def site_statistics(deployment: Deployment) -> Mapping[str, Mapping[str, Any]]:

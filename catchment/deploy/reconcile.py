@@ -51,7 +51,7 @@ def site_changes(
                 past,
                 plan.goes_by_stream,
                 from_us,
-                plan.sink,
+                plan.exit_name,
             )
         if plan.until_us is not None and (running is None or running.until_us > plan.until_us):
             yield FragmentBounded(name, plan.until_us)
@@ -114,9 +114,10 @@ def _past(begin_us: int, newest_us: int | None, batches: int, until_us: int | No
 
 def carried_by(deployment: Deployment, relay: str) -> Iterator[Carried]:
     """Yield the fragments that a relay passes on, each with the sites that it comes from."""
-    routes = deployment.routes
     for plan, sites in deployment.fragment_plans():
+        routes = deployment.routings.of_fragment(plan.fragment.name)
         senders = ((site, routes.sender(relay, site)) for site in sites)
         origins = tuple((site, sender) for site, sender in senders if sender is not None)
         if origins:
-            yield Carried(plan.fragment, plan.policy, origins, plan.weight)
+            exit_name = deployment.routings.relay_exit(plan.fragment.name, relay)
+            yield Carried(plan.fragment, plan.policy, origins, plan.weight, exit_name)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from catchment.deploy.deployment import Deployment
 from catchment.deploy.leaving_sites import note_leaving, read_leaving
 from catchment.deploy.repairing.heal import refuse_light
 from catchment.deploy.reports.role_files import read_status
+from catchment.deploy.routes.move_routes import move_routes
+from catchment.deploy.routes.route_log import note_move
+from catchment.deploy.routes.route_mover import RouteMove, sites_on
 from catchment.deploy.store import DeploymentStore
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import CatchmentError, ConfigError
@@ -30,10 +33,11 @@ from catchment.optimizer.sharing.deployed import Deployed
 from catchment.project.config import PROJECT_FILE, Project
 from catchment.project.option_kinds import site_name
 from catchment.project.options import did_you_mean
-from catchment.project.routes import Routes
+from catchment.project.routings import Routings
 from catchment.project.site_orders import SiteOrders
 from catchment.query.catalog import load_catalog
 from catchment.storage.files import write_durably
+from catchment.timeline import SystemClock
 
 Answer = Mapping[str, Any]
 
@@ -68,9 +72,10 @@ def retire_site_after(folder: Path, name: str, after_us: int) -> Answer:
     """Let a site count no more when it has completed every window before an instant; the center gives the order."""
     _check_counts(folder, name)
     project = Project.load(folder)
-    _refuse_relayed(project, name)
     declared = load_catalog(project)
-    deployed = Deployment.plan(declared, DeploymentStore(project.state_folder).read()).deployed
+    deployment = Deployment.plan(declared, DeploymentStore(project.state_folder).read())
+    _refuse_relayed(deployment.routings, project, name)
+    deployed = deployment.deployed
     Deployment.plan(declared, deployed.with_orders(deployed.orders.retire(name, after_us)))  # is it possible?
     note_leaving(project.state_folder, name, after_us)
     return {"version": deployed.version, "site": name, "retired": False, "after_us": after_us}
@@ -99,6 +104,57 @@ class LeavingSites:
         except CatchmentError as error:  # what was possible when it was ordered no longer is
             _log.warning("site %s goes on to count: %s", site, error)
         note_leaving(project.state_folder, site, None)
+
+
+def move_site(folder: Path, name: str, to: str) -> Answer:
+    """Let a site or a relay send to another next site from the next slices on; what was begun ends by its own route."""
+    project = Project.load(folder)
+    declared = load_catalog(project)
+    answer: dict[str, Any] = {}
+
+    def make(now: Deployed | None) -> Deployed:
+        deployment = Deployment.plan(declared, now)
+        _check_move(deployment, name, to)
+        before = deployment.routes
+        made = move_routes(deployment, {name: to})
+        if made is deployment.deployed:
+            raise ConfigError(
+                f"{name!r} is not moved to {to!r} now: a move before it is not over, windows are being computed again, "
+                f"or a view or its contract does not allow the route",
+                where=str(folder),
+                hint="catchment explain shows what is left by moves; try again when that has ended",
+            )
+        answer.update(version=made.version, site=name, route=list(sites_on(before, name)))
+        answer.update(moved=list(sites_on(Routings.of(replace(project, moved_hops=made.hops), {}).current, name)))
+        return made
+
+    DeploymentStore(project.state_folder).change(make)
+    move = RouteMove({name: to}, name, tuple(answer["route"]), tuple(answer["moved"]), "it was asked for")
+    note_move(project.state_folder, move, SystemClock().now_us())
+    return answer
+
+
+def _check_move(deployment: Deployment, name: str, to: str) -> None:
+    """Refuse to move a site where it cannot send, or where it would go in a circle."""
+    routes = deployment.routes
+    where = str(deployment.project.folder / PROJECT_FILE)
+    if name not in routes.hops or name in routes.light:
+        known = [site for site in routes.hops if site not in routes.light]
+        raise ConfigError(
+            f"{name!r} is no site that computes and sends to the center",
+            where=where,
+            hint=did_you_mean(name, known),
+        )
+    deployment.project.link(name, to)
+    if routes.hops[name] == to:
+        raise ConfigError(f"{name!r} sends to {to!r} already", where=where, hint="catchment explain shows the routes")
+    if to not in deployment.possible_ends:
+        raise ConfigError(
+            f"{to!r} has streams of its own and was no relay before, so that it cannot become one while it runs",
+            where=where,
+            hint=f"move {name!r} to one of {', '.join(sorted(deployment.possible_ends))}",
+        )
+    routes.moved({name: to})  # refuses a circle
 
 
 def replace_site(folder: Path, name: str, from_us: int | None = None) -> Answer:
@@ -164,10 +220,10 @@ def _check_counts(folder: Path, name: str) -> None:
 
 def _order(folder: Path, name: str, what: str, change: Callable[[SiteOrders], SiteOrders]) -> Answer:
     project = Project.load(folder)
-    _refuse_relayed(project, name)
     declared = load_catalog(project)
 
     def make(now: Deployed | None) -> Deployed:
+        _refuse_relayed(Routings.of(project, {}) if now is None else _routings(project, now), project, name)
         deployed = Deployment.plan(declared, now).deployed
         return Deployment.plan(declared, deployed.with_orders(change(deployed.orders))).deployed
 
@@ -175,10 +231,14 @@ def _order(folder: Path, name: str, what: str, change: Callable[[SiteOrders], Si
     return {"version": made.version, "site": name, what: True}
 
 
-def _refuse_relayed(project: Project, name: str) -> None:
+def _routings(project: Project, deployed: Deployed) -> Routings:
+    return Routings.of(replace(project, moved_hops=deployed.hops), deployed.hops_of, deployed.hubs)
+
+
+def _refuse_relayed(routings: Routings, project: Project, name: str) -> None:
     """Refuse an order of a site whose partials a relay merges with those of others, so that none can be left out."""
-    routes = Routes.of(project)
-    if name in routes.relays or routes.hops.get(name, project.center) != project.center:
+    is_behind = any(routes.hops.get(name, project.center) != project.center for routes in routings.every)
+    if name in routings.hubs or is_behind:
         raise ConfigError(
             f"site {name!r} sends through other sites, or others through it: the center cannot tell its records apart",
             where=str(project.folder / PROJECT_FILE),

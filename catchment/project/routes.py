@@ -5,8 +5,10 @@ same routes. Every site on a route takes a segment whole before it sends on, so 
 that declares nothing takes no time beside that of its end, so where no link declares anything the fewest links win.
 
 Every site has one next site, so the routes form a tree: what meets at a site goes on together, and can be merged there.
-Routes follow from the project alone, so that all processes agree on them without a word. What is measured decides which
-way a segment takes from one end to the next (`catchment.project.ways`).
+The declared routes follow from the project alone, so that all processes agree on them without a word. Sites may be
+moved to another next site while everything runs (`Project.moved_hops`, which is part of what is deployed); what was
+begun before ends on the routes on which it began (`catchment.project.routings`). From one end to the next a segment
+takes the way that is measured to be the best (`catchment.project.ways`).
 
 The records of a light site cross its first link as they are, and are evaluated at the end of it; no route goes through
 a light site.
@@ -19,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from catchment.errors import ConfigError
 from catchment.project.config import Project
 from catchment.project.sections import Link
 
@@ -44,7 +47,29 @@ class Routes:
 
     @classmethod
     def of(cls, project: Project) -> Routes:
-        """Find the routes of a project: Dijkstra from the center, against the links, by (time, links, names)."""
+        """Return the routes that are in force: those that are declared, but for the sites that were moved."""
+        return cls.declared(project).moved(project.moved_hops)
+
+    def moved(self, hops: Mapping[str, str]) -> Routes:
+        """Return the routes with another next site for some sites; those that would go in a circle are refused."""
+        if not hops:
+            return self
+        made = Routes(self.center, {**self.hops, **hops}, self.light)
+        for site in made.hops:
+            seen = [site]
+            while seen[-1] != made.center:
+                to = made.hops.get(seen[-1])
+                if to is None or to in seen:
+                    raise ConfigError(
+                        f"{site!r} does not reach {made.center!r} by {' -> '.join(seen)}",
+                        hint="a site was moved to a route that is not there any more: give it the links again",
+                    )
+                seen.append(to)
+        return made
+
+    @classmethod
+    def declared(cls, project: Project) -> Routes:
+        """Find the routes that links declare: Dijkstra from the center, against the links, by (time, links, names)."""
         hops: dict[str, str] = {}
         queue: list[tuple[int, int, str, str]] = [(0, 0, project.center, "")]
         while queue:

@@ -38,8 +38,12 @@ class Ways:
 
     @classmethod
     def of(cls, project: Project) -> Ways:
-        """Return the ways of a project."""
-        return cls(project, Routes.of(project))
+        """Return the ways of a project.
+
+        There are several to the ends of the declared routes, on which all processes agree at any time; a site that was
+        moved to another end sends over the link to it.
+        """
+        return cls(project, Routes.declared(project))
 
     def next_end(self, origin: str) -> str | None:
         """Return the end that the segments of a site or relay are numbered for; None if it sends to nobody else."""

@@ -17,7 +17,8 @@ Invariants:
   repaired, when all that had come of the site before has left.
 - That partials were deferred here is stated before any mark that passes them, and that they were delivered when they
   have left.
-- Nothing is stated while the link is blocked, and nothing is forgotten for that.
+- Nothing is stated by an exit while its link is blocked, and nothing is forgotten for that.
+- A fragment leaves by one exit, its facts too, from the first to the last.
 
 Exactly once, end to end: an inbox takes a segment (sender, epoch, number) once. The relay's journal has an entry for
 the positions [a, b) of its inbox, named by b, and goes on from the newest b, so every landed segment is handled once.
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from catchment.progress.blocking import Blocked, SiteBlocked, SiteResumed, note_blocking
 from catchment.progress.deferred import DeferralKey
@@ -37,7 +39,7 @@ from catchment.progress.events import DeferredMerged, Gathered, Landed, Partials
 from catchment.progress.frontier import Frontier, apply_landed
 from catchment.relay.events import Action, Carried, Event, Flushed, Forward, LifeBegun
 from catchment.relay.origins import Origins
-from catchment.site.core import CacheLimits, SiteCore, SiteState
+from catchment.site.core import CENTER, CacheLimits, SiteCore, SiteState
 from catchment.site.events import (
     Absorbed,
     FragmentAdded,
@@ -65,7 +67,16 @@ from catchment.wire.messages import (
 )
 
 
-@stored(version=4, migrations={1: lambda fields: {**fields, "blocked_sites": {}}, 2: dict, 3: dict})  # 4 has lives
+def _with_blocked_exits(fields: dict[str, Any]) -> dict[str, Any]:
+    """Make version 5 of version 4, in which a relay had one exit."""
+    blocked = {CENTER} if fields["blocked"] else set()
+    return {**{name: value for name, value in fields.items() if name != "blocked"}, "blocked_exits": blocked}
+
+
+@stored(
+    version=5,  # version 4 has lives, version 5 blocked_exits
+    migrations={1: lambda fields: {**fields, "blocked_sites": {}}, 2: dict, 3: dict, 4: _with_blocked_exits},
+)
 @dataclass
 class RelayState:
     """All that a relay core remembers."""
@@ -76,7 +87,7 @@ class RelayState:
     rows_in: int
     sent: dict[str, int]
     facts: list[Relayed]
-    blocked: bool  # whether the link is
+    blocked_exits: set[str]  # whose links are
     blocked_sites: Blocked
     deferred: set[DeferralKey] = field(default_factory=set)
     lives: dict[str, int] = field(default_factory=dict)
@@ -94,7 +105,7 @@ class RelayCore:
         self.rows_in = 0
         self._sent: dict[str, int] = {}  # fragment -> rows that have left; kept when it ends
         self._facts: list[Relayed] = []  # facts that wait for nothing but the link
-        self._link_is_blocked = False
+        self._blocked_exits: set[str] = set()  # nothing is sent by them for now
         self.blocked: Blocked = {}
         self.deferred: set[DeferralKey] = set()  # partials that wait on disk
         self.lives: dict[str, int] = {}  # how often those that send here were healed
@@ -110,12 +121,11 @@ class RelayCore:
     def handle(self, event: Event, now_us: int) -> tuple[Action, ...]:
         """Take one event in; return what goes on because of it."""
         match event:
-            case Carried(fragment, policy, origins, weight):
+            case Carried(fragment, policy, origins, weight, exit_name):
                 self.origins.setdefault(fragment.name, Origins({})).senders = dict(origins)
                 # Marks come per fragment here, so each one is a stream of its own.
-                return self._handle_at_site(
-                    FragmentAdded(replace(fragment, stream=fragment.name), policy, weight), now_us
-                )
+                stream = replace(fragment, stream=fragment.name)
+                return self._handle_at_site(FragmentAdded(stream, policy, weight, sink=exit_name), now_us)
             case FragmentDropped(name):
                 del self.origins[name]
                 return self._handle_at_site(event, now_us)
@@ -127,8 +137,10 @@ class RelayCore:
                 self._deliver(fragment, number)
             case Landed():
                 self._note_landed(event)
-            case LinkMeasured(blocked=blocked):
-                self._link_is_blocked = blocked
+            case LinkMeasured(blocked=blocked, sink=exit_name):
+                self._blocked_exits.discard(exit_name)
+                if blocked:
+                    self._blocked_exits.add(exit_name)
                 return self._handle_at_site(event, now_us)
             case LifeBegun(site, life, begins_anew):
                 self.lives[site] = life
@@ -148,7 +160,7 @@ class RelayCore:
 
         Facts wait while the link is blocked, and it is known to be free only once it has been measured again.
         """
-        return self._link_is_blocked or any(
+        return bool(self._blocked_exits) or any(
             o.is_due(now_us, self.wait_us, self.site.low_mark_us(f)) for f, o in self.origins.items()
         )
 
@@ -210,12 +222,16 @@ class RelayCore:
 
     def _handle_at_site(self, event: SiteEvent, now_us: int) -> tuple[Action, ...]:
         """Let the site core handle an event; return its updates with the counts of each site, without its progress."""
-        sent = [m for action in self.site.handle(event, now_us) for m in action.messages if isinstance(m, Updates)]
-        counted = [Relayed(o, Counted(m.fragment, n)) for m in sent for o, n in self._counts(m)]
-        for update in sent:
-            self._sent[update.fragment] = self._sent.get(update.fragment, 0) + update.rows
-        updates = tuple(replace(m, records=()) for m in sent if m.rows)
-        return (Forward(updates, tuple(counted)),) if updates or counted else ()
+        found = []
+        for action in self.site.handle(event, now_us):
+            sent = [m for m in action.messages if isinstance(m, Updates)]
+            counted = [Relayed(o, Counted(m.fragment, n)) for m in sent for o, n in self._counts(m)]
+            for update in sent:
+                self._sent[update.fragment] = self._sent.get(update.fragment, 0) + update.rows
+            updates = tuple(replace(m, records=()) for m in sent if m.rows)
+            if updates or counted:
+                found.append(Forward(updates, tuple(counted), action.sink))
+        return tuple(found)
 
     def _counts(self, update: Updates) -> Iterator[tuple[str, tuple[tuple[int, int], ...]]]:
         return self.origins[update.fragment].count_out(update.records)
@@ -231,11 +247,22 @@ class RelayCore:
                 actions += self._handle_at_site(LowMarkRaised(name, due_us), now_us)
             known.forget_first_marks(self.site.low_mark_us(name))
             known.keep_waiting(self.site.waiting_slices(name))
-        if self._link_is_blocked:
-            return actions
-        facts = [*self._facts, *(f for name in self.origins for f in self._statements(name))]
-        self._facts = []
-        return (*actions, Forward((), tuple(facts))) if facts else actions
+        return (*actions, *self._take_facts())
+
+    def _take_facts(self) -> Iterator[Forward]:
+        """Yield what is stated by each exit whose link is not blocked."""
+        facts: dict[str, list[Relayed]] = {}
+        kept: list[Relayed] = []
+        for fact in self._facts:
+            exit_name = self.site.exit_of(fact.fragment)
+            waiting = kept if exit_name in self._blocked_exits else facts.setdefault(exit_name, [])
+            waiting.append(fact)
+        self._facts = kept
+        for name in self.origins:
+            exit_name = self.site.exit_of(name)
+            if exit_name not in self._blocked_exits:
+                facts.setdefault(exit_name, []).extend(self._statements(name))
+        yield from (Forward((), tuple(stated), exit_name) for exit_name, stated in facts.items() if stated)
 
     def _statements(self, name: str) -> Iterator[Relayed]:
         """Yield what holds of each site now and was not stated before."""
@@ -286,7 +313,7 @@ class RelayCore:
             self.rows_in,
             self._sent,
             self._facts,
-            self._link_is_blocked,
+            self._blocked_exits,
             self.blocked,
             self.deferred,
             self.lives,
@@ -300,7 +327,7 @@ class RelayCore:
         self.rows_in = state.rows_in
         self._sent = state.sent
         self._facts = state.facts
-        self._link_is_blocked = state.blocked
+        self._blocked_exits = state.blocked_exits
         self.blocked = state.blocked_sites
         self.deferred = state.deferred
         self.lives = state.lives

@@ -14,15 +14,16 @@ from catchment.storage.codec import stored
 from catchment.wire.messages import Relayed, Updates
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has exit_name
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Partials of this fragment come through here from now on, from these origins."""
+    """Partials of this fragment come through here from now on, from these origins, and leave by an exit."""
 
     fragment: Fragment
     policy: Policy
     origins: tuple[tuple[str, str], ...]  # (origin, the neighbour that sends its partials here)
     weight: float = 1.0
+    exit_name: str = ""  # that of the declared route, if it has none
 
     def __post_init__(self) -> None:
         if not self.origins:
@@ -54,10 +55,11 @@ Event = Carried | FragmentDropped | LifeBegun | Received | LinkMeasured | Ticked
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Put these into the outbox: updates first, facts after them, in this order."""
+    """Put these into the outbox of an exit: updates first, facts after them, in this order."""
 
     updates: tuple[Updates, ...] = ()
     facts: tuple[Relayed, ...] = ()
+    exit_name: str = ""
 
     def __post_init__(self) -> None:
         if not self.updates and not self.facts:

@@ -38,8 +38,8 @@ class FragmentAdded:
 
     `begin_us` is the first mark that is stated of the fragment, where the stream has been read before: records from
     this instant on are all yet to come. None: the stream is read from its beginning. With a `past`, some of them come
-    from history. Slices that start before `from_us` are not wanted: another fragment has them. `sink` is the site that
-    it is sent to, and empty for the center.
+    from history. Slices that start before `from_us` are not wanted: another fragment has them. `sink` is the exit by
+    which it leaves (`catchment.project.routings`): that towards the center, if it is empty.
     """
 
     fragment: Fragment
@@ -125,7 +125,7 @@ class Observed:
 @stored(version=2, migrations={1: dict})  # version 2 has sink
 @dataclass(frozen=True, slots=True)
 class LinkMeasured:
-    """The outbox towards a sink as the sender sees it; that towards the center where none is named."""
+    """The outbox of an exit as its sender sees it; of that towards the center, if `sink` names no other."""
 
     goodput_bytes_per_s: float | None
     queued_bytes: int
@@ -174,7 +174,7 @@ SentMessage = Updates | MarkFact | Standing | Shed | Repaired | SuspensionFact |
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Put these messages into the outbox towards a sink, in this order; the center, if none is named.
+    """Put these messages into the outbox of an exit, in this order; of that towards the center, if none is named.
 
     There is at most one progress per fragment, after all updates.
     """

@@ -1,9 +1,12 @@
-"""The exits of a site: for each sink that it sends to, an outbox with its numbers, what writes it, and its sender.
+"""The exits of a site or a relay: for each end that it sends to, an outbox with its numbers, its writer and its sender.
 
-One journal entry may lead to segments at several exits. The host numbers those towards the center; the next number of
-each other exit is kept beside it (`Host.numbers`) and is restored with it, so that what an entry leads to has the same
-numbers at every exit however often it is replayed. Every exit is acknowledged by itself: a sink that is away holds back
-what is for it, and nothing else until the cache of the site is full.
+An end is the next inbox on the route to a sink: where views are answered at several sites, or a site was moved to
+another route while it ran, there are several. `catchment.project.routings` names the exits.
+
+One journal entry may lead to segments at several exits. The host numbers those of the exit that leads to the center by
+the declared route; the next number of each other exit is kept beside it (`Host.numbers`) and is restored with it, so
+that what an entry leads to has the same numbers at every exit however often it is replayed. Every exit is acknowledged
+by itself: an end that is away holds back what is for it, and nothing else until the cache of the site is full.
 """
 
 from __future__ import annotations
@@ -11,18 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from catchment.progress.window_observer import WindowObserver
 from catchment.project.config import Project
-from catchment.project.routes import Routes, first_link
+from catchment.project.routings import end_of, exit_link
 from catchment.project.sections import Link
 from catchment.project.site_orders import SiteOrders
 from catchment.site.core import CENTER
 from catchment.site.events import Action, FragmentDropped, LinkMeasured
 from catchment.site.outbox_writer import OutboxWriter, needs_new_life
 from catchment.storage.host import Host
-from catchment.wire.messages import Updates
+from catchment.wire.messages import Message, Updates
 from catchment.wire.sending.outbox import Outbox
 from catchment.wire.sending.sender import Sender
 
@@ -31,9 +35,9 @@ MakeSender = Callable[[Outbox, str], Sender]  # of an outbox, towards a sink
 
 @dataclass(frozen=True)
 class Exit:
-    """What leaves a site towards one sink; the center has no name here."""
+    """What leaves a site or a relay towards one end."""
 
-    sink: str
+    name: str
     link: Link
     outbox: Outbox
     writer: OutboxWriter
@@ -42,24 +46,30 @@ class Exit:
     @classmethod
     def open(
         cls,
-        whole: Project,
+        folder: Path,
         part: Project,
-        site: str,
+        origin: str,
+        name: str,
+        declared_end: str,
         life: int,
         make_sender: MakeSender,
         observer: WindowObserver | None = None,
     ) -> Exit:
-        """Open the exit of a site towards the center of a part of the project."""
-        name = f"outbox_at_{part.sink}" if part.sink else "outbox"
-        link = first_link(part, site)
-        to = Routes.of(part).next_inbox(site)
-        outbox = Outbox(whole.site_folder(site) / name, site, to, link.outbox_max_bytes, life=life)
-        note = None if observer is None else partial(observer.note_flushed, site)
-        return cls(part.sink, link, outbox, OutboxWriter(outbox, note, part.sink), make_sender(outbox, part.sink))
+        """Open an exit of a site or a relay, which leads to `declared_end` unless it names another one.
+
+        `part` is the project as it is to the sink of the exit.
+        """
+        to = end_of(name) or declared_end
+        link = exit_link(part, origin, to)
+        sink = f"_at_{part.sink}" if part.sink else ""
+        end = f".to.{end_of(name)}" if end_of(name) else ""
+        outbox = Outbox(folder / f"outbox{sink}{end}", origin, to, link.outbox_max_bytes, life=life)
+        note = None if observer is None or part.sink else partial(observer.note_flushed, origin)
+        return cls(name, link, outbox, OutboxWriter(outbox, note, name), make_sender(outbox, part.sink))
 
 
 class Exits:
-    """All exits of a site: that towards the center, and others, which are opened when they are first needed."""
+    """All exits of a site or a relay: that of the declared route to the center; others, opened when first needed."""
 
     def __init__(self, open_exit: Callable[[str], Exit]) -> None:
         self._open_exit = open_exit
@@ -71,52 +81,66 @@ class Exits:
 
     @property
     def center(self) -> Exit:
-        """The exit towards the center."""
+        """The exit towards the center by the declared route."""
         return self._open[CENTER]
 
-    def to(self, sink: str) -> Exit:
-        """Return the exit towards a sink."""
-        if sink not in self._open:
-            self._open[sink] = self._open_exit(sink)
+    def named(self, name: str) -> Exit:
+        """Return the exit of a name, which is opened if it was not."""
+        if name not in self._open:
+            self._open[name] = self._open_exit(name)
             if self._is_started:
-                self._open[sink].sender.start()
-        return self._open[sink]
+                self._open[name].sender.start()
+        return self._open[name]
 
     def recover(
-        self, host: Host[Any, Any], orders: SiteOrders, fragments: Callable[[], Iterable[str]], sinks: Iterable[str]
+        self,
+        host: Host[Any, Any],
+        orders: SiteOrders,
+        fragments: Callable[[], Iterable[str]],
+        sinks: Iterable[str] = (),
+        is_there: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        """Recover the site, with its exits towards these sinks; those of a healed site begin a new life.
+        """Recover a site or a relay, with its exits towards these sinks and all that it ever had.
+
+        An exit that leads nowhere any more, because its sink or its link is gone, is left as it is. Those of a healed
+        site begin a new life.
 
         Its fragments, which `fragments` names, end with the old one: others compute the same again. The exit towards
         the center begins its new life last: if the process ends before, all of it is done again.
         """
         host.recover(self.center.outbox.enacted)
-        for sink in sinks:
-            self.to(sink)
-        others = [exit_ for exit_ in self if exit_.sink != CENTER]
+        for name in filter(is_there, dict.fromkeys((*sinks, *host.numbers))):
+            self.named(name)
+        others = [exit_ for exit_ in self if exit_.name != CENTER]
         for exit_ in others:
-            host.check_enacted(host.numbers.get(exit_.sink, 0), exit_.outbox.enacted)
+            host.check_enacted(host.numbers.get(exit_.name, 0), exit_.outbox.enacted)
         is_healed = needs_new_life(self.center.outbox, orders)
         if is_healed:
             host.submit("heal", [FragmentDropped(name) for name in fragments()])
         for exit_ in others:
             if needs_new_life(exit_.outbox, orders):
-                exit_.outbox.renew(orders.lives[exit_.outbox.origin], host.numbers.get(exit_.sink, 0))
+                exit_.outbox.renew(orders.lives[exit_.outbox.origin], host.numbers.get(exit_.name, 0))
         if is_healed:
             self.center.outbox.renew(orders.lives[self.center.outbox.origin], host.enacted)
 
     def enact(self, host: Host[Any, Any], number: int, actions: Sequence[Action]) -> int:
-        """Append what actions send, each to its exit; return how many numbers were taken of those of the center."""
+        """Append what the actions of a site core send, each to its exit; return how many numbers were taken."""
         taken = 0
         for action in actions:
             updates = [m for m in action.messages if isinstance(m, Updates)]
             facts = [m for m in action.messages if not isinstance(m, Updates)]
-            if action.sink == CENTER:
-                taken += self.center.writer.append(number + taken, updates, facts)
-            else:
-                first = host.numbers.get(action.sink, 0)
-                host.numbers[action.sink] = first + self.to(action.sink).writer.append(first, updates, facts)
+            taken += self.append(host, action.sink, number + taken, updates, facts)
         return taken
+
+    def append(
+        self, host: Host[Any, Any], name: str, number: int, updates: Sequence[Updates], facts: Sequence[Message]
+    ) -> int:
+        """Append messages to an exit; return how many numbers were taken from `number` on, which the host counts."""
+        if name == CENTER:
+            return self.center.writer.append(number, updates, facts)
+        first = host.numbers.get(name, 0)
+        host.numbers[name] = first + self.named(name).writer.append(first, updates, facts)
+        return 0
 
     def measure(self) -> list[LinkMeasured]:
         """Return the state of every link as a site core wants to know it."""
@@ -167,3 +191,17 @@ class Exits:
     def appended_bytes(self) -> int:
         """The bytes of all segments that this process has appended."""
         return sum(exit_.writer.appended_bytes for exit_ in self)
+
+
+def exit_status(leaving: Exit) -> dict[str, Any]:
+    """Return what was sent by an exit, and what waits for it, as plain JSON."""
+    counters = leaving.sender.snapshot()
+    return {
+        "to": leaving.outbox.destination,
+        "connected": counters.connected,
+        "bytes_sent": counters.bytes_sent,
+        "queued_bytes": leaving.outbox.size_bytes,
+        "goodput_bytes_per_s": counters.goodput_bytes_per_s,
+        "round_trip_s": counters.round_trip_s,
+        "last_error": counters.last_error,
+    }

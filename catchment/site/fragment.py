@@ -74,7 +74,7 @@ class SiteFragment:
     stated_us: int = START_OF_TIME_US  # the mark that was stated of all its queries
     stated_queries: dict[str, int] = field(default_factory=dict)  # query -> the mark that was stated of it alone
     from_us: int = START_OF_TIME_US  # slices that start before are not wanted: another fragment has them
-    sink: str = ""  # the site that it is sent to; empty for the center
+    sink: str = ""  # the exit by which it leaves; empty for that towards the center
 
     @classmethod
     def start(cls, added: FragmentAdded) -> SiteFragment:

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from catchment.project.site_orders import SiteOrders
-from catchment.site.events import FragmentDropped, LinkMeasured
-from catchment.storage.host import Host
+from catchment.site.events import LinkMeasured
 from catchment.wire.frames.segmenting import segments_of
 from catchment.wire.messages import Message, Updates
 from catchment.wire.sending.link_meter import LinkCounters, WireSizes
 from catchment.wire.sending.outbox import Outbox
-
-
-def recover(host: Host[Any, Any], outbox: Outbox, orders: SiteOrders, fragments: Callable[[], Iterable[str]]) -> None:
-    """Recover a relay; where it was ordered to be healed, its outbox begins a new life.
-
-    Its fragments, which `fragments` names, end with the old one: others compute the same again.
-    """
-    host.recover(outbox.enacted)
-    if needs_new_life(outbox, orders):
-        host.submit("heal", [FragmentDropped(name) for name in fragments()])
-        outbox.renew(orders.lives[outbox.origin], host.enacted)
 
 
 def needs_new_life(outbox: Outbox, orders: SiteOrders) -> bool:
@@ -40,7 +27,7 @@ class OutboxWriter:
         self,
         outbox: Outbox,
         on_append: Callable[[int, Sequence[Updates]], None] | None = None,
-        sink: str = "",  # that the outbox leads to; none: the center
+        sink: str = "",  # the exit whose outbox it is; none: that towards the center
     ) -> None:
         self._outbox = outbox
         self._sink = sink

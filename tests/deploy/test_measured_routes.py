@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.measured_routes import (
-    BETTER,
-    LEAST_BYTES,
-    MeasuredLink,
-    find_better_routes,
-    read_measured_links,
-)
 from catchment.deploy.reports.role_files import write_status
+from catchment.deploy.routes.measured_routes import LEAST_BYTES, find_better_routes, read_measured_links
+from catchment.deploy.routes.route_mover import BETTER, MeasuredLink
 from catchment.project.config import Project
 from catchment.project.routes import HOP_US, SEGMENT_BYTES
 from catchment.serve.explanation import explain_deployment

@@ -117,7 +117,7 @@ def test_a_retired_site_is_refused_by_name(tmp_path: Path) -> None:
     world.follow()
     deployment = world.deployment
     assert deployment.births == {"hits": ("a",)}
-    assert "b" not in Admission(deployment.deployed.known, deployment.routes, deployment.births).births["hits"]
+    assert "b" not in Admission(deployment.deployed.known, deployment.routings, deployment.births).births["hits"]
 
 
 def test_what_cannot_be_ordered_is_refused_and_changes_nothing(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from catchment.deploy.sites import move_site
+from catchment.errors import ConfigError
 from tests.worlds.answers import check_answers, check_final, check_published_once
 from tests.worlds.processes import Role, kill_in_turn, running, wait_until_done
 from tests.worlds.projects import as_lines, make_records, write_project
 from tests.worlds.runs import run_project
-from tests.worlds.waiting import free_port
+from tests.worlds.waiting import free_port, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,3 +71,48 @@ def test_kills_of_the_relay_change_no_answer(tmp_path: Path, kills: int, speed: 
     check_answers(state, records)
     check_published_once(state)
     check_final(state)
+
+
+@pytest.mark.e2e
+@pytest.mark.spark
+def test_sites_are_moved_to_another_relay_while_their_own_and_they_themselves_are_killed(tmp_path: Path) -> None:
+    """The first site is moved away from a relay that is down, to one that stood by; then the second one, whose stream
+    cannot have ended before. The site that was moved and the new relay are killed in the middle."""
+    folder, state = tmp_path / "p", tmp_path / "p" / "state"
+    replay = "connector = 'replay', path = 'data/{site}.jsonl', format = 'json', speed = 60"
+    records = make_tree(folder, ("a", "b"), replay)
+    with (folder / "catchment.toml").open("a") as project:
+        project.write(f'[sites.other]\nlisten = "127.0.0.1:{free_port()}"\n')
+        for origin, to in (("a", "other"), ("b", "other"), ("other", "center")):
+            project.write(f'[[links]]\nfrom = "{origin}"\nto = "{to}"\nlatency = "20 ms"\n')
+    hub = Role(folder, "site", "hub", state=state / "relays" / "hub")
+    other = Role(folder, "site", "other", state=state / "relays" / "other")
+    center, a, b = (
+        Role(folder, "center"),
+        Role(folder, "site", "a", state=state / "sites" / "a"),
+        Role(folder, "site", "b"),
+    )
+    chance = random.Random(11)
+    with running([hub, other, center, a]):
+        wait_until(lambda: hub.has_worked, "the first relay to work", state=lambda: hub.last_words)
+        hub.kill()
+        move_site(folder, "a", "other")
+        assert kill_in_turn([other], 1, chance) == 1, "the new relay ended before it was killed"
+        kill_in_turn([a], 1, chance)
+        hub.start()
+        with running([b]):
+            wait_until(
+                lambda: _can_move(folder, "b", "other"), "the first move to be over", state=lambda: center.last_words
+            )
+            wait_until_done([center, a, b])
+    check_answers(state, records)
+    check_published_once(state)
+    check_final(state)
+
+
+def _can_move(folder: Path, site: str, to: str) -> bool:
+    try:
+        move_site(folder, site, to)
+    except ConfigError:
+        return False
+    return True

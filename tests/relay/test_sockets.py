@@ -140,7 +140,7 @@ def test_relays_of_a_process_listen_follow_and_end(deployment: Deployment) -> No
 
     relays = Relays(
         deployment,
-        deployment.routes.relays,
+        lambda site: True,
         SystemClock(),
         make_sender,
         lambda site, inbox: InboxServer(inbox, "127.0.0.1", 0),

@@ -27,6 +27,7 @@ class Run:
         self.changes: list[tuple[float, Way]] = []
         self.probes: list[tuple[float, Way]] = []
         self._number = 0
+        self.waits = True  # whether something waits that a probe can send
 
     def run(self, seconds: float) -> None:
         end_s = self.now_s + seconds
@@ -41,6 +42,9 @@ class Run:
         if step.probe is not None:
             self.probes.append((self.now_s, step.probe))
             rate = self.rates[step.probe]
+            if rate and not self.waits:
+                self.chooser.note_probed(step.probe, None, None, self.now_s)
+                return
             self.chooser.note_probed(step.probe, rate or None, None if rate else "gone", self.now_s)
 
     def _send(self, way: Way) -> None:
@@ -115,6 +119,41 @@ def test_a_way_that_is_as_slow_as_when_it_was_left_is_not_taken_again() -> None:
     run.rates.update({DIRECT: 100_000.0, AROUND: 100_000.0})
     run.run(RULES.longest_probe_s + RULES.stay_s)
     assert run.chooser.current == DIRECT
+
+
+def test_a_way_that_was_left_as_congested_is_not_taken_again_because_nothing_waits() -> None:
+    """Over the other way all that comes leaves at once: an answer without a segment says that the first way is there,
+    and not what it carries. It was taken again, filled up, and could be left only after the next least stay."""
+    run = Run(DIRECT, AROUND)
+    run.run(60)
+    run.rates[DIRECT] = 10_000.0
+    run.queued = 100_000
+    run.run(20)
+    assert [way for _, way in run.changes] == [AROUND]
+    run.queued, run.waits = 0, False
+    emptied_s = run.now_s
+    run.run(60)
+    assert run.chooser.current == AROUND
+    found = [at_s for at_s, way in run.probes if way == DIRECT and at_s >= emptied_s]
+    gaps = [after - before for before, after in itertools.pairwise(found)]
+    assert max(gaps) <= RULES.probe_s + 0.5, "a segment that waits is looked for as often as at first"
+    run.rates[DIRECT], run.waits = 100_000.0, True
+    run.run(5)
+    assert run.chooser.current == DIRECT, "a probe has shown that it carries enough again"
+
+
+def test_a_way_that_was_left_as_congested_is_taken_again_after_long_though_nothing_ever_waits() -> None:
+    run = Run(DIRECT, AROUND)
+    run.run(60)
+    run.rates[DIRECT] = 10_000.0
+    run.queued = 100_000
+    run.run(20)
+    left_s = run.changes[0][0]
+    run.queued, run.waits = 0, False
+    run.run(RULES.longest_stay_s + 10)
+    back_s = run.changes[1][0]
+    assert run.changes[1][1] == DIRECT
+    assert back_s - left_s >= RULES.longest_stay_s
 
 
 def test_probes_become_rare_while_they_lead_to_nothing() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from catchment.progress.admission import Admission
 from catchment.project.routes import Routes
+from catchment.project.routings import Routings
 from catchment.relay.pipeline import RelayPipeline
 from catchment.timeline import SystemClock, WindowSpec
 from catchment.wire.receiving.grpc_server import InboxServer
@@ -26,7 +27,7 @@ def main(folder: str, port: str, to: str) -> None:
     relay = RelayPipeline(
         project,
         "hub",
-        Admission({"q": fragment}, routes, {fragment.stream: tuple(routes.hops)}).check,
+        Admission({"q": fragment}, Routings.only(routes), {fragment.stream: tuple(routes.hops)}).check,
         lambda outbox: Sender(outbox, lambda: GrpcUplink(f"127.0.0.1:{to}"), clock=SystemClock()),
         SystemClock(),
     )

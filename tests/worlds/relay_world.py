@@ -10,6 +10,7 @@ from catchment.center.query import CenterQuery
 from catchment.progress.admission import Admission
 from catchment.project.config import Project
 from catchment.project.routes import Routes
+from catchment.project.routings import Routings
 from catchment.project.sections import Defaults, Link
 from catchment.project.sections import Site as Place
 from catchment.query.fragment import Fragment
@@ -111,7 +112,8 @@ class Tree:
     @property
     def admission(self) -> Admission:
         """What every inbox of the tree takes: the stream is born at all its sites."""
-        return Admission({"q": self.fragment}, self.routes, {self.fragment.stream: tuple(self.routes.hops)})
+        births = {self.fragment.stream: tuple(self.routes.hops)}
+        return Admission({"q": self.fragment}, Routings.only(self.routes), births)
 
     @property
     def heard(self) -> list[Relayed]:

@@ -1,4 +1,4 @@
-"""`catchment sites`: list, add, retire, replace and heal the sites of a project."""
+"""`catchment sites`: list, add, retire, move, replace and heal the sites of a project."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ From = Annotated[
 ]
 
 sites_app = typer.Typer(
-    help="List, add, retire, replace and heal the sites of a project, whether or not it is running.",
+    help="List, add, retire, move, replace and heal the sites of a project, whether or not it is running.",
     no_args_is_help=True,
 )
 
@@ -80,6 +80,21 @@ def retire(
         said = f"{name} is retired by the center when it has completed every window before {after}"
     instants = {"from_us": _read_instant(start)} if after is None else {"after_us": _read_instant(after)}
     emit(ask("sites retire", project, center, name=name, **instants), as_json, lambda _: said)
+
+
+@sites_app.command(epilog="Example: catchment sites move eu --to hub -p my-project")
+def move(
+    name: Name,
+    to: Annotated[str, typer.Option(help="The next site on its route from now on, or the center.", show_default=False)],
+    project: ProjectOption = Path(),
+    center: CenterOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Let a site or a relay send by another route, while everything runs; nothing is lost or counted twice."""
+    answer = ask("sites move", project, center, name=name, to=to)
+    route, moved = (" -> ".join(answer[key]) for key in ("route", "moved"))
+    said = f"what {name} begins from now on goes by {moved}; what it has begun ends by {route}"
+    emit(answer, as_json, lambda _: said)
 
 
 @sites_app.command(epilog="Example: catchment sites replace eu -p my-project")

@@ -22,7 +22,6 @@ from catchment.deploy.reports.role_files import open_state_folder
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.errors import EngineError
 from catchment.project.config import Project
-from catchment.project.routes import outgoing_link
 from catchment.project.site_orders import SiteOrders
 from catchment.site.outbox_writer import needs_new_life
 from catchment.timeline import Clock, SystemClock
@@ -81,10 +80,10 @@ class RelayRunner:
         self.sinks = SinkRelays(self.connections, self.clock, lambda: self.sites, self._address)
         self.relays = Relays(
             self.deployment,
-            [relay for relay in self.deployment.routes.relays if relay in self.sites],
+            lambda site: site in self.sites,
             self.clock,
             self._make_sender,
-            self.connections.make_server,
+            self.connections.serve_relay,
             self._traces,
             self.forwarding.status,
         )
@@ -127,9 +126,13 @@ class RelayRunner:
 
     @property
     def finished(self) -> bool:
-        """Return whether all that will ever come was sent on; a site that forwards does so until it is stopped."""
+        """Return whether all that will ever come was sent on.
+
+        A site that forwards does so until it is stopped, and one that nobody sends through stands by.
+        """
         is_sent = self.relays.is_finished(once=False) and self.sinks.is_finished(once=False)
-        return not self.forwarding.running and is_sent
+        carries = any(r.carries_anything for r in (self.relays, *self.sinks.relays.values()))
+        return not self.forwarding.running and carries and is_sent
 
     def status(self) -> Mapping[str, Any]:
         """Return the state of every role in this process."""
@@ -148,6 +151,7 @@ class RelayRunner:
         if found is not None:
             self.deployment = found
             self.relays.follow(found)
+            self.connections.addresses.update(self.relays.addresses())
             self.sinks.follow(found)
             if self._traces is not None:
                 self._traces.follow(found)
@@ -157,7 +161,7 @@ class RelayRunner:
         self.sinks.tick()
 
     def _make_sender(self, site: str, outbox: Outbox) -> Sender:
-        link = outgoing_link(self.project, site)
+        link = self.project.link(site, outbox.destination)
         return self.connections.make_sender(link, site, self._address(link.destination), outbox)
 
     def _address(self, to: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,7 @@ class Relays:
     """Starts, follows and ends the relays of some sites."""
 
     deployment: Deployment
-    names: Sequence[str]
+    is_here: Callable[[str], bool]  # whether this process runs a site
     clock: Clock
     make_sender: Callable[[str, Outbox], Sender]
     make_server: Callable[[str, Inbox], InboxServer | None]  # None: one that runs already takes what lands
@@ -44,24 +44,42 @@ class Relays:
     def start(self) -> None:
         """Start all relays, those near the center first, so that each finds the next inbox listening."""
         for name in self.names:
-            relay = RelayPipeline(
-                self.deployment.project,
-                name,
-                self._admit,
-                partial(self.make_sender, name),
-                self.clock,
-                observer=self.observer,
-                orders=self.deployment.deployed.orders,
-            )
-            self.running[name] = relay
-            self._closing.callback(relay.stop)
-            relay.carry(tuple(carried_by(self.deployment, name)), self.deployment.deferrable)
-            relay.start()
-            server = self.make_server(name, relay.inbox)
-            if server is not None:
-                self._servers[name] = server
-                server.start()
-                self._closing.callback(server.close)
+            if name not in self.running:
+                self._start(name)
+
+    @property
+    def names(self) -> list[str]:
+        """The relays of this process, as far as something goes through them, or went."""
+        return [name for name in self.deployment.routings.hubs if self.is_here(name)]
+
+    def _start(self, name: str) -> None:
+        relay = RelayPipeline(
+            self.deployment.project,
+            name,
+            self._admit,
+            partial(self.make_sender, name),
+            self.clock,
+            observer=self.observer,
+            orders=self.deployment.deployed.orders,
+        )
+        self.running[name] = relay
+        self._closing.callback(relay.stop)
+        self._carry(name)
+        relay.start()
+        server = self.make_server(name, relay.inbox)
+        if server is not None:
+            self._servers[name] = server
+            server.start()
+            self._closing.callback(server.close)
+
+    def _carry(self, name: str) -> None:
+        deployment = self.deployment
+        self.running[name].carry(
+            tuple(carried_by(deployment, name)),
+            deployment.deferrable,
+            deployment.deployed.orders,
+            deployment.routings.neighbours(name),
+        )
 
     def address(self, name: str) -> str | None:
         """Return where a relay of this process listens; None if it does not run here."""
@@ -74,11 +92,15 @@ class Relays:
         return {name: reached_at(self.deployment.project, name, server) for name, server in self._servers.items()}
 
     def follow(self, deployment: Deployment) -> None:
-        """Carry what is deployed now; a relay may know a fragment before any site sends it."""
+        """Carry what is deployed now; a relay may know a fragment before any site sends it.
+
+        Where sites were moved to routes through a site of this process that was no relay before, it becomes one.
+        """
         self.deployment = deployment
         self._known = deployment.deployed.known
-        for name, relay in self.running.items():
-            relay.carry(tuple(carried_by(deployment, name)), deployment.deferrable, deployment.deployed.orders)
+        for name in self.running:
+            self._carry(name)
+        self.start()
 
     def tick(self) -> None:
         for relay in self.running.values():
@@ -90,6 +112,11 @@ class Relays:
             for relay in reversed(self.running.values()):  # those far from the center first
                 relay.flush()
         return all(relay.drained if once else relay.finished for relay in self.running.values())
+
+    @property
+    def carries_anything(self) -> bool:
+        """Whether something comes through one of them."""
+        return any(relay.core.origins for relay in self.running.values())
 
     def status(self) -> dict[str, Mapping[str, Any]]:
         return {n: {**relay.status(), "forwarded": self.forwarded(n)} for n, relay in self.running.items()}
@@ -103,4 +130,4 @@ class Relays:
         self._closing.close()
 
     def _admit(self, segment: Segment) -> None:
-        Admission(self._known, self.deployment.routes, self.deployment.births).check(segment)
+        Admission(self._known, self.deployment.routings, self.deployment.births).check(segment)

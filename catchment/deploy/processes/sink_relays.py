@@ -16,7 +16,6 @@ from catchment.deploy.deployment import Deployment
 from catchment.deploy.processes.connections import Connections, reached_at
 from catchment.deploy.processes.relays import Relays
 from catchment.errors import EngineError
-from catchment.project.routes import outgoing_link
 from catchment.timeline import Clock
 from catchment.wire.receiving.inbox import Inbox
 from catchment.wire.sending.outbox import Outbox
@@ -43,7 +42,7 @@ class SinkRelays:
             if sink in self.relays:
                 self.relays[sink].follow(part)
             else:
-                self._relay_to(sink, part, [name for name in part.routes.relays if name in hosted])
+                self._relay_to(sink, part)
 
     def _answer_at(self, sink: str, part: Deployment) -> None:
         """Answer what is deployed at a sink that is here, which a process without Spark does not."""
@@ -52,15 +51,18 @@ class SinkRelays:
             hint="start it again: it goes on from its state, and answers",
         )
 
-    def _relay_to(self, sink: str, part: Deployment, names: list[str]) -> None:
+    def _relay_to(self, sink: str, part: Deployment) -> None:
         def make_sender(name: str, outbox: Outbox) -> Sender:
-            link = outgoing_link(part.project, name)
+            link = part.project.link(name, outbox.destination)
             return self.connections.make_sender(link, name, self.address(link.destination), outbox, sink=sink)
 
-        relays = Relays(part, names, self.clock, make_sender, partial(self._take_for_relay, sink))
+        relays = Relays(part, self._hosts, self.clock, make_sender, partial(self._take_for_relay, sink))
         self._closing.callback(relays.close)
         relays.start()
         self.relays[sink] = relays
+
+    def _hosts(self, site: str) -> bool:
+        return site in self.hosted()
 
     def _take_for_relay(self, sink: str, site: str, inbox: Inbox) -> None:
         self.take(site, sink, inbox)

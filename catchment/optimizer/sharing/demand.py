@@ -263,7 +263,7 @@ def query_of_plan(plan: QueryPlan, catalog: Catalog) -> SharedQuery:
 def _source(normal: QueryPlan, catalog: Catalog) -> DemandSource:
     fragment = normal.fragment
     owners = {fragment.stream: catalog.streams[fragment.stream].columns}
-    owners |= {k.alias: catalog.tables[k.table].columns for k in fragment.lookups}
+    owners |= {k.alias: catalog.tables[k.table].readable_columns for k in fragment.lookups}
     types = {f"{quote(owner)}.{quote(c.name)}": c.type for owner, columns in owners.items() for c in columns}
     types |= {f"{quote(e.alias)}.{quote(name)}": type_ for e in fragment.explodes for name, type_ in e.columns}
     scan = normal.scan

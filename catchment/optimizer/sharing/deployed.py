@@ -38,9 +38,9 @@ MAX_LEAVING = 12
 MAX_HANDOVER_US = 600 * SECOND_US  # of event time; for longer nobody waits for slices that start together
 
 
-# version 3 has starts, version 4 definitions, version 5 renewals, version 6 repairs, version 7 handovers, 8 sinks
+# version 3 has starts, 4 definitions, 5 renewals, 6 repairs, 7 handovers, 8 sinks, 9 hops, hops_of and hubs
 @stored(
-    version=8,
+    version=9,
     migrations={
         1: lambda fields: fields | {"orders": SiteOrders()},
         2: dict,
@@ -49,6 +49,7 @@ MAX_HANDOVER_US = 600 * SECOND_US  # of event time; for longer nobody waits for 
         5: dict,
         6: dict,
         7: dict,
+        8: dict,
     },
 )
 @dataclass(frozen=True)
@@ -73,6 +74,9 @@ class Deployed:
     repairs: Mapping[str, WindowRepair] = field(default_factory=dict)  # by the view that computes windows again
     handovers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # fragment -> those that end where it begins
     sinks: Mapping[str, Deployed] = field(default_factory=dict)
+    hops: Mapping[str, str] = field(default_factory=dict)  # sites that were moved to another next site than is declared
+    hops_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # fragments begun since -> hops of that time
+    hubs: tuple[str, ...] = ()  # sites that others were ever moved to
 
     def with_sinks(self, sinks: Mapping[str, Deployed]) -> Deployed:
         """Return the deployment with this deployed at other sinks; a new version, if that is something else."""
@@ -118,7 +122,14 @@ class Deployed:
         sharing = self.sharing.add(query, self.leaving, f"_{self.version + 1}")
         new = tuple(f for f in sharing.fragments if f not in self.sharing.fragments)
         starts = self.starts if query.start is None else {**self.starts, **dict.fromkeys(new, query.start)}
-        return replace(named, sharing=sharing, begun=(*self.begun, *new), starts=starts, version=self.version + 1)
+        return replace(
+            named,
+            sharing=sharing,
+            begun=(*self.begun, *new),
+            starts=starts,
+            hops_of=self._with_hops(new),
+            version=self.version + 1,
+        )
 
     def add_composed(self, definition: str, sql: str) -> Deployed:
         """Return the deployment with one more view that reads another one: nothing is sent for it."""
@@ -184,8 +195,54 @@ class Deployed:
             begun=(*self.begun, *new),
             leaving={**left, **self.leaving},
             handovers={**self.handovers, **self._find_handovers(left, new, sharing)},
+            hops_of=self._with_hops(new),
             version=self.version + 1,
         )
+
+    def reroute(self, hops: Mapping[str, str], moved: Collection[str]) -> Deployed:
+        """Return the deployment with these next sites, of those that have others than are declared.
+
+        `moved` are all sites whose routes are others than before. What comes from one of them is computed by a new
+        fragment from the next slice on, which takes the new route; the old one ends where it always went. One that
+        begins in the past stays on its route: who follows both changes at once would not read its past.
+        """
+        if not self.may_move or self.repairs or dict(hops) == dict(self.hops):
+            return self
+        olds = [
+            name
+            for name, demand in self.lasting.fragments.items()
+            if name not in self.starts and not set(moved).isdisjoint(demand.source.sites)
+        ]
+        names = {old: f"{old}_{self.version + 1}" for old in olds}
+        fragments = {names.get(f, f): d for f, d in self.lasting.fragments.items()}
+        derivations = {
+            q: replace(d, fragment=names.get(d.fragment, d.fragment)) for q, d in self.sharing.derivations.items()
+        }
+        there = replace(self, hops=dict(hops), hubs=tuple(sorted({*self.hubs, *hops.values()})))
+        if not names:
+            return replace(there, version=self.version + 1)
+        kept = {f: self.sharing.fragments[f] for f in self.leaving}
+        target = replace(self.sharing, fragments={**kept, **fragments}, derivations=derivations)
+        return there._begin_instead(names, target)
+
+    def _begin_instead(self, names: Mapping[str, str], target: SharingState) -> Deployed:
+        """Return the deployment in which fragments hand over to others that compute the same, old name -> new."""
+        sharing = replace(target, fragments={**target.fragments, **{f: self.sharing.fragments[f] for f in names}})
+        left = dict.fromkeys(names)
+        new = tuple(names.values())
+        return replace(
+            self,
+            sharing=sharing,
+            begun=(*self.begun, *new),
+            leaving={**left, **self.leaving},
+            handovers={**self.handovers, **self._find_handovers(left, new, sharing)},
+            hops_of=self._with_hops(new),
+            version=self.version + 1,
+        )
+
+    def _with_hops(self, begun: Iterable[str]) -> dict[str, Mapping[str, str]]:
+        """Return the hops of fragments, with some that begin now."""
+        return {**self.hops_of, **(dict.fromkeys(begun, self.hops) if self.hops else {})}
 
     def _find_handovers(
         self, left: Collection[str], new: Collection[str], sharing: SharingState
@@ -242,6 +299,7 @@ class Deployed:
         return replace(
             changed,
             begun=(*changed.begun, *names.values()),
+            hops_of=changed._with_hops(names.values()),
             starts={**changed.starts, **_earliest_starts(renewed, derivations, starts)},
             renewals={**self.renewals, **{q: self.renewals.get(q, 0) + 1 for q in renewed}},
         )
@@ -352,12 +410,14 @@ class Deployed:
     def _with(self, fragments: Mapping[str, FragmentDemand], sharing: SharingState) -> Deployed:
         """Return the same with another sharing and these fragments; those that are gone are retired."""
         over = {f: d for f, d in self.sharing.fragments.items() if f not in fragments}
+        retired = dict([*self.retired.items(), *over.items()][-MAX_RETIRED:])
         return replace(
             self,
             sharing=replace(sharing, fragments=fragments),
             begun=tuple(f for f in self.begun if f not in over),
             starts={f: start for f, start in self.starts.items() if f not in over},
-            retired=dict([*self.retired.items(), *over.items()][-MAX_RETIRED:]),
+            retired=retired,
+            hops_of={f: hops for f, hops in self.hops_of.items() if f in fragments or f in retired},
             leaving={f: until for f, until in self.leaving.items() if f not in over},
             handovers={
                 heir: tuple(old for old in olds if old not in over)

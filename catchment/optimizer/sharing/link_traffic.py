@@ -17,7 +17,11 @@ from catchment.project.routes import LinkName, Routes
 
 def link_traffic(project: Project, sharing: SharingState, statistics: Statistics) -> dict[LinkName, float]:
     """Return the bytes per second on each link of a run."""
-    routes = Routes.of(project)
+    return traffic_over(Routes.of(project), sharing, statistics)
+
+
+def traffic_over(routes: Routes, sharing: SharingState, statistics: Statistics) -> dict[LinkName, float]:
+    """Return the bytes per second on each link, if everything took these routes."""
     rates: dict[LinkName, float] = {}
     for demand in sharing.fragments.values():
         for link, rate in fragment_traffic(routes, demand, statistics).items():

@@ -4,7 +4,7 @@ The ways come in order of preference. A sender stays where it is unless
 - the way is down: nothing was answered over it for a while, and attempts failed;
 - it is congested, what waits would take too long over it, and a probe shows that another way is clearly faster;
 - it is not the first one, and a probe shows that a way before it carries about as much, and clearly more than when it
-  was left.
+  was left; or, if nothing ever waits that a probe could send, after the longest stay.
 
 A probe is a copy of a segment that waits anyway. It may arrive before the original, and the inbox takes the segment
 once; so a probe delays nothing, and what it measures is what a segment meets. Probes are sent only while the present
@@ -160,8 +160,11 @@ class WayChooser:
         state = self._states[way]
         state.probed_s = now_s
         state.probed_rate = rate
-        state.next_probe_s = now_s + state.probe_wait_s
-        state.probe_wait_s = min(2 * state.probe_wait_s, self._rules.longest_probe_s)
+        if rate is None and error is None and state.left_rate is not None:
+            state.next_probe_s = now_s + self._rules.probe_s  # what it carries is still to be learned
+        else:
+            state.next_probe_s = now_s + state.probe_wait_s
+            state.probe_wait_s = min(2 * state.probe_wait_s, self._rules.longest_probe_s)
         if error is None:
             self.note_answered(way)
         else:
@@ -206,12 +209,20 @@ class WayChooser:
         for way in self._order[: self._order.index(self.current)]:
             if not self._has_answered(way):
                 continue
-            state = self._states[way]
-            probed = state.probed_rate  # None: nothing waited that could be sent
-            needed = max(self._rules.back_share * (rate or 0.0), self._rules.recovered * (state.left_rate or 0.0))
-            if probed is None or probed >= needed:
+            if self._carries_enough(self._states[way], rate, now_s):
                 return self._change_after_stay(way, f"{name_way(way)} carries enough again", now_s)
         return None
+
+    def _carries_enough(self, state: WayState, rate: float | None, now_s: float) -> bool:
+        """Return whether a way before the present one can be taken again.
+
+        Where nothing waited that a probe could send, it is only known that its end answers. That is enough, unless it
+        was left because it was congested: then it is tried again after the longest stay.
+        """
+        if state.probed_rate is None:
+            return state.left_rate is None or now_s - self._since_s >= self._rules.longest_stay_s
+        needed = max(self._rules.back_share * (rate or 0.0), self._rules.recovered * (state.left_rate or 0.0))
+        return state.probed_rate >= needed
 
     def _leave_if_congested(self, rate: float | None, now_s: float) -> WayChange | None:
         if rate is None or not self.is_congested(now_s):
