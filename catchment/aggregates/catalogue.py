@@ -14,6 +14,7 @@ from catchment.aggregates.bits import Bits
 from catchment.aggregates.bounded_sets import CollectSet, CountDistinct
 from catchment.aggregates.covariation import Covariation
 from catchment.aggregates.distinct import ApproxCountDistinct
+from catchment.aggregates.histogram import Histogram
 from catchment.aggregates.percentiles import Percentile
 from catchment.aggregates.quantiles import ApproxPercentile
 from catchment.aggregates.shape import Shape
@@ -66,6 +67,12 @@ FUNCTIONS: Mapping[str, FunctionHelp] = MappingProxyType(
         "moments": FunctionHelp("moments(x)", "the first five raw moments, as an array", _plain(RawMoments)),
         "skewness": FunctionHelp("skewness(x)", "the skewness", _plain(Shape)),
         "kurtosis": FunctionHelp("kurtosis(x)", "the excess kurtosis", _plain(Shape)),
+        "histogram": FunctionHelp(
+            "histogram(x, low, high, buckets)",
+            "how many values are below low, in each of some equal parts up to high, and from there on, as an array",
+            Histogram.from_call,
+            parameters=3,
+        ),
         "first": FunctionHelp(
             "first(x[, true])",
             "the value of the earliest record by event time; with true, of those that are not null",
@@ -159,7 +166,9 @@ _NOT_MERGEABLE = {
     "mode": "approx_top_k(x, 1)",
     "collect_list": "collect_set(x) for the distinct values",
     "array_agg": "collect_set(x) for the distinct values",
-    "histogram_numeric": "percentile_approx(x, array(0.1, 0.5, 0.9))",
+    "string_agg": "array_join(collect_set(x), ',') for the distinct values",
+    "listagg": "array_join(collect_set(x), ',') for the distinct values",
+    "histogram_numeric": "histogram(x, low, high, buckets), whose buckets do not move",
 }
 
 

@@ -10,6 +10,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -41,12 +42,25 @@ def hash_rows(columns: Sequence[pa.Array], seed: int = SPARK_SEED) -> Words:
 
 
 def _hash_block(columns: Sequence[pa.Array], seed: int) -> Words:
-    state = np.full(len(columns[0]), seed & _MASK, dtype=np.uint64)
+    rows = len(columns[0])
+    state = np.full(1, seed & _MASK, dtype=np.uint64)  # one for all rows, until a column has different values
     with np.errstate(over="ignore"):
         for column in columns:
-            hashed = _hasher(column.type)(column, state)
-            state = hashed if column.null_count == 0 else np.where(np.asarray(column.is_valid()), hashed, state)
-    return state
+            if len(state) < rows and not _is_constant(column):
+                state = np.repeat(state, rows)
+            one_or_all = column.slice(0, len(state))
+            hashed = _hasher(column.type)(one_or_all, state)
+            has_value = None if column.null_count == 0 else np.asarray(one_or_all.is_valid())
+            state = hashed if has_value is None else np.where(has_value, hashed, state)
+    return state if len(state) == rows else np.repeat(state, rows)
+
+
+def _is_constant(column: pa.Array) -> bool:
+    """Return whether a column of whole numbers has one value; slices of partials, which come in order, often do."""
+    if column.null_count or not pa.types.is_int64(column.type) or not len(column):
+        return False
+    numbers = np.asarray(column)
+    return bool(numbers[0] == numbers[-1] and (numbers == numbers[0]).all())
 
 
 def hash_text(text: str, seed: int) -> int:
@@ -75,7 +89,8 @@ def _hash_ints(column: pa.Array, seed: Words) -> Words:
 
 
 def _hash_longs(column: pa.Array, seed: Words) -> Words:
-    return hash_words(np.asarray(column.cast(pa.int64()).fill_null(0)).view(np.uint64), seed)
+    numbers = column.cast(pa.int64())
+    return hash_words(np.asarray(numbers.fill_null(0) if numbers.null_count else numbers).view(np.uint64), seed)
 
 
 def hash_words(words: Words, seed: Words) -> Words:
@@ -149,6 +164,7 @@ def _rotate(words: Words, by: int) -> Words:
     return (words << _u(by)) | (words >> _u(64 - by))
 
 
+@cache
 def _u(number: int) -> np.uint64:
     return np.uint64(number)
 

@@ -24,6 +24,7 @@ from catchment.aggregates.bounded_sets import BoundedSet
 from catchment.aggregates.covariation import Covariation
 from catchment.aggregates.distinct import ApproxCountDistinct
 from catchment.aggregates.grouped import DECIMAL_DIGITS, floats_of, nullable, valid_rows
+from catchment.aggregates.histogram import Histogram
 from catchment.aggregates.shape import Shape
 from catchment.aggregates.simple import Average, Count, Extreme, Sum
 from catchment.aggregates.spread import RawMoments, Spread
@@ -53,7 +54,7 @@ _COMPARISONS = {
 
 def can_repeat(aggregate: Aggregate) -> bool:
     """Return whether the law of `repeat` holds for an aggregate."""
-    return isinstance(aggregate, (*_UNCHANGED, *_CENTRAL, Count, Sum, RawMoments, Bits))
+    return isinstance(aggregate, (*_UNCHANGED, *_CENTRAL, Count, Sum, RawMoments, Bits, Histogram))
 
 
 def repeat(aggregate: Aggregate, states: Sequence[pa.Array], times: Ints) -> list[pa.Array]:
@@ -65,6 +66,8 @@ def repeat(aggregate: Aggregate, states: Sequence[pa.Array], times: Ints) -> lis
         return [_repeat_central(s.name, state, times) for s, state in zip(aggregate.states, states, strict=True)]
     if isinstance(aggregate, Bits):
         return [_repeat_bits(aggregate, states[0], times)]
+    if isinstance(aggregate, Histogram):
+        return [_repeat_count(state, times) for state in states]
     repeated = [_repeat_total(state, times) for state in states]
     return [
         r.fill_null(0) if s.name.endswith("__count") else r for s, r in zip(aggregate.states, repeated, strict=True)

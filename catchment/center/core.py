@@ -405,7 +405,8 @@ class CenterCore:
         if running.has_begun and running.query.contract is not None:
             until_us = running.assessed_until_us(self.frontiers)
             for frontier in self.frontiers.values():
-                frontier.forget_closings(name, until_us)
+                for part in running.query.parts:
+                    frontier.forget_closings(part.name, until_us)
 
     def _using(self, fragment: str, site: str = "") -> list[RunningQuery]:
         return [running for running in self.queries.values() if running.uses(fragment, site)]

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from catchment.aggregates.content_bytes import content_bytes
 from catchment.center.query import CenterQuery
 from catchment.center.roster import Roster, next_boundary
 from catchment.center.shards.parts import is_parts, select_query
@@ -101,12 +102,12 @@ class FragmentSource:
     def hold(self, arrival: Arrival) -> None:
         """Let an arrival wait until the start is known; beyond the bound the source starts after the oldest."""
         if self.waiting_bytes == 0:  # it is not stored
-            self.waiting_bytes = sum(table.nbytes for table, _ in self.waiting)
+            self.waiting_bytes = sum(content_bytes(table) for table, _ in self.waiting)
         self.waiting.append(arrival)
-        self.waiting_bytes += arrival[0].nbytes
+        self.waiting_bytes += content_bytes(arrival[0])
         while self.waiting_bytes > MAX_WAITING_BYTES and len(self.waiting) > 1:
             table, _ = self.waiting.pop(0)
-            self.waiting_bytes -= table.nbytes
+            self.waiting_bytes -= content_bytes(table)
             self.start_after(table)
 
     def start_after(self, passed_over: pa.Table) -> None:
@@ -299,6 +300,11 @@ class FragmentSources:
             reached_us = max(reached_us, until_us)
             mark = max(reached_us, self._mark(frontier, after))
         return mark
+
+    def newest_mark(self, frontier: Frontier) -> int:
+        """Return how far a site has come with any of its sources: one that it has left may wait for a relay."""
+        begun = (self._mark(frontier, source) for source in self.sources if source.start_us is not None)
+        return max([self.mark(frontier), *begun])
 
     def _mark(self, frontier: Frontier, source: FragmentSource) -> int:
         """Return how far a site has come with a fragment, as far as this query waits for it."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from catchment.center.core import CenterCore
-from catchment.project.routes import Routes
+from catchment.project.routings import Routings
 from catchment.timeline import SECOND_US, Clock
 
 MEASURE_EVERY_US = SECOND_US  # measuring looks at every open slice
@@ -29,7 +29,7 @@ class OpenState:
     """Measures what a core holds for open windows; `limit_bytes` None is no bound."""
 
     core: CenterCore
-    routes: Routes
+    routings: Routings
     clock: Clock
     limit_bytes: int | None
     size_bytes: int = field(default=0, init=False)
@@ -45,7 +45,7 @@ class OpenState:
         self._measured_us = now_us
         self.size_bytes = measure(self.core)
         is_beyond = self.limit_bytes is not None and self.size_bytes > self.limit_bytes
-        held_back = find_unneeded(self.core, self.routes) if is_beyond else frozenset()
+        held_back = find_unneeded(self.core, self.routings) if is_beyond else frozenset()
         has_changed = held_back != self.held_back
         self.times_held += bool(held_back - self.held_back)
         self.held_back = held_back
@@ -71,11 +71,15 @@ def measure(core: CenterCore) -> int:
     return sum(table.nbytes for tables in slices for table in tables)
 
 
-def find_unneeded(core: CenterCore, routes: Routes) -> frozenset[str]:
+def find_unneeded(core: CenterCore, routings: Routings) -> frozenset[str]:
     """Return the senders behind which every site has passed the oldest open window of each view that it counts for."""
-    senders = {site: routes.sites_on_route(site)[-1] for site in routes.hops}
-    needed = {senders[site] for site in _needed_sites(core) if site in senders}
-    known = {senders[site] for running in core.queries.values() for site in running.sites if site in senders}
+    senders: dict[str, set[str]] = {}  # of each site: several, if it was moved
+    for routes in routings.every:
+        for site in routes.hops:
+            senders.setdefault(site, set()).add(routes.sites_on_route(site)[-1])
+    needed = {sender for site in _needed_sites(core) for sender in senders.get(site, ())}
+    counted = {site for running in core.queries.values() for site in running.sites}
+    known = {sender for site in counted for sender in senders.get(site, ())}
     return frozenset(known - needed)
 
 

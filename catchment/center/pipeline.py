@@ -66,7 +66,7 @@ from catchment.progress.events import Landed, Ticked
 from catchment.progress.spans import ALL_OF_TIME, Span
 from catchment.progress.window_observer import WindowObserver
 from catchment.project.config import Project
-from catchment.project.routes import Routes
+from catchment.project.routings import Routings
 from catchment.project.site_orders import SiteOrders
 from catchment.query.fragment import Fragment
 from catchment.query.window_repair import WindowRepair
@@ -103,6 +103,7 @@ class CenterPipeline:
     repairs: Mapping[str, WindowRepair] = field(default_factory=dict)  # by the view that computes windows again
     round_rules: Mapping[str, RoundRule] = field(default_factory=dict)  # how estimates are made exact, by query
     spread: ShardedCenter | None = None  # how its rows are spread, if this process does not hold them
+    routings: Routings | None = None  # None: what is declared
     published: int = field(default=0, init=False)
     # Is set after recovery, so that it is not told again of what was published before.
     observer: WindowObserver | None = field(default=None, init=False)
@@ -128,10 +129,14 @@ class CenterPipeline:
         self.consumer = self._make_consumer()
         self.consumer.recover()
         limit_bytes = self.project.limits.open_state_bytes
-        self.open_state = OpenState(self.core, Routes.of(self.project), self.clock, limit_bytes)
+        self.open_state = OpenState(self.core, self._routings, self.clock, limit_bytes)
         self._begin_lives()
         self._journal_notes()
         self._apply_deployment()
+
+    @property
+    def _routings(self) -> Routings:
+        return self.routings or Routings.of(self.project, {})
 
     def _make_consumer(self) -> InboxConsumer:
         given = self.inbox, self.host, self.merge, self._find_span, self.stopwatch, self._find_alike
@@ -148,6 +153,7 @@ class CenterPipeline:
         composed: Sequence[ComposedQuery] = (),
         repairs: Mapping[str, WindowRepair] | None = None,
         round_rules: Mapping[str, RoundRule] | None = None,
+        routings: Routings | None = None,
     ) -> None:
         """Answer these queries over these sites from now on; those that go on are not touched."""
         with self._turn:
@@ -160,6 +166,8 @@ class CenterPipeline:
             self.composed = composed
             self.repairs = repairs or {}
             self.round_rules = round_rules or {}
+            self.routings = routings
+            self.open_state.routings = self._routings
             self._apply_deployment()
 
     def _apply_deployment(self) -> None:
@@ -169,7 +177,7 @@ class CenterPipeline:
                 waiting = self._fetch_states(self.core.repairs_before(renewed))
                 self.host.submit("deploy", [*waiting, *renewed])
             lives = self.orders.lives
-            senders = Routes.of(self.project).neighbours(self.project.center)
+            senders = self._routings.neighbours(self.project.center)
             for name in senders:
                 if self.orders.is_healed(name) and self.core.sites.lives.get(name, 0) < lives[name]:
                     self.inbox.stop_life(name)  # so that it cannot begin its new life while this is looked at
@@ -222,7 +230,7 @@ class CenterPipeline:
 
     def _find_alike(self, fragment: str, sender: str) -> tuple[str, ...]:
         """Return the sites whose partials of a fragment are wanted by the same queries as those of a sender."""
-        return find_alike(list(self.core.queries.values()), Routes.of(self.project), fragment, sender)
+        return find_alike(list(self.core.queries.values()), self._routings, fragment, sender)
 
     def start(self) -> None:
         """Begin to consume the inbox."""

@@ -82,6 +82,22 @@ class CenterQuery:
         return self.sides or (self,)
 
     @property
+    def answers(self) -> Fragment:
+        """The layout of what is published of it."""
+        return self.fragment if self.join is None else self.join.answers
+
+    @property
+    def learns_errors(self) -> bool:
+        """Whether what its answers lack is learned from former windows: records are not what they count.
+
+        It has a contract, and joins streams or makes several rows of a record. Where records without a partner are
+        rows, a late partner takes rows back, and nothing can be learned.
+        """
+        if self.contract is None:
+            return False
+        return bool(self.fragment.explodes) if self.join is None else not self.join.gives_alone
+
+    @property
     def source_fragment(self) -> str:
         """The fragment that its partials come from."""
         return self.derivation.fragment if self.derivation is not None else self.fragment.name

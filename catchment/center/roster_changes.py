@@ -180,7 +180,7 @@ class RosterChanges:
         frontier = self.frontiers.get(site, Frontier())
         passed_us = part.sources.mark(frontier)
         if part.sources.query.contract is not None:
-            passed_us = min(passed_us, frontier.complete_until_us(part.running.query.name))
+            passed_us = min(passed_us, frontier.complete_until_us(part.sources.query.name))
         return passed_us
 
     def _merged_until_us(self, part: _Part, site: str) -> int:

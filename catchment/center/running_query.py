@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,9 +21,10 @@ from catchment.center.windows.renewed import first_window_us, renew_windows
 from catchment.center.windows.state import WindowsState
 from catchment.progress.events import Gathered, PartialsDeferred
 from catchment.progress.frontier import Frontier
+from catchment.quality.merge_sites import SiteEstimate, expected_count
 from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
-from catchment.wire.messages import Deferred, Shed, Skipped
+from catchment.wire.messages import Closing, Deferred, Shed, Skipped
 
 
 def _add_rosters(fields: dict[str, Any]) -> dict[str, Any]:
@@ -160,9 +161,9 @@ class RunningQuery:
         return max(part.roster.from_us(site) for part in self.sources.parts if site in part.roster.present)
 
     def _furthest_us(self, frontiers: Mapping[str, Frontier]) -> int:
-        """Return how far the furthest site has come."""
+        """Return how far the furthest site has come, with what it sends now: windows wait for the rest from then on."""
         return max(
-            min(part.mark(frontiers[site]) for part in self.sources.parts if site in part.roster.present)
+            min(part.newest_mark(frontiers[site]) for part in self.sources.parts if site in part.roster.present)
             if site in frontiers
             else START_OF_TIME_US
             for site in self.sites
@@ -170,22 +171,36 @@ class RunningQuery:
 
     def site_marks(self, frontiers: Mapping[str, Frontier]) -> SiteMarks:
         """Return how far each site has come, and what it has stated of the windows that it closed."""
-        name = self.query.name
         unknown = Frontier()
         known = {site: frontiers.get(site, unknown) for site in self.sites}
         marks = self.marks(frontiers)
         complete = marks if self.query.contract is None else self._complete_until(frontiers)
-        closings = {site: f.closings.get(name, {}) for site, f in known.items()}
+        closings = {site: self._closings(f) for site, f in known.items()}
         lost = tuple(lost for part in self.sources.parts for lost in (*part.roster.lost(), *_lost_past(part, known)))
         backfilling = tuple(past for part in self.sources.parts for past in _awaited_past(part, known))
-        standings = {site: f.standings.get(name, 0) for site, f in known.items()}
+        names = [part.name for part in self.query.parts]
+        standings = {site: sum(f.standings.get(name, 0) for name in names) for site, f in known.items()}
         return SiteMarks(marks, complete, closings, self._furthest_us(frontiers), lost, backfilling, standings)
 
     def _complete_until(self, frontiers: Mapping[str, Frontier]) -> dict[str, int]:
         """Return up to where each site expects nothing more."""
-        name = self.query.name
         unknown = Frontier()
-        return {s: max(frontiers.get(s, unknown).complete_until_us(name), self._from_us(s)) for s in self.sites}
+        return {
+            site: min(
+                max(frontiers.get(site, unknown).complete_until_us(part.query.name), part.roster.from_us(site))
+                for part in self.sources.parts
+                if site in part.roster.present
+            )
+            for site in self.sites
+        }
+
+    def _closings(self, frontier: Frontier) -> Mapping[int, Closing]:
+        """Return what a site has stated of the windows that it closed; of several streams, of all together."""
+        if not self.query.sides:
+            return frontier.closings.get(self.query.name, {})
+        stated = [frontier.closings[part.name] for part in self.query.sides if part.name in frontier.closings]
+        ends = {end_us for closings in stated for end_us in closings}
+        return {end_us: join_closings([c[end_us] for c in stated if end_us in c]) for end_us in ends}
 
     def assessed_until_us(self, frontiers: Mapping[str, Frontier]) -> int:
         """Return up to where windows need nothing any more of what sites have stated of them.
@@ -220,6 +235,16 @@ class RunningQuery:
         """Answer from the first window on that is wholly seen."""
         if self.sources.taken_from_us is not None:
             self.windows.begin(self.sources.taken_from_us)
+
+
+def join_closings(closings: Sequence[Closing]) -> Closing:
+    """Return what a site has stated of one window of several streams as one closing: how many records are in."""
+    parts = [closing.estimates[0] for closing in closings if closing.estimates]
+    held = sum(part.count for part in parts)
+    expected = expected_count(parts)
+    estimate = SiteEstimate(min(held / expected, 1.0) if expected else 1.0, None, held, 0.0)
+    reasons = ", ".join(sorted({closing.reason for closing in closings}))
+    return Closing(closings[0].end_us, reasons, (estimate,), tuple(s for c in closings for s in c.sources))
 
 
 def _awaited_past(part: FragmentSources, known: Mapping[str, Frontier]) -> Iterator[Lost]:

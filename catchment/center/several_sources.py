@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from catchment.aggregates.content_bytes import content_bytes
 from catchment.center.fragment_sources import MAX_WAITING_BYTES, Arrival, FragmentSources, RecordCounts
 from catchment.center.join.pairing import widen
 from catchment.center.query import CenterQuery
@@ -74,8 +75,8 @@ class SeveralSources:
         join = self.query.join
         if join is None:
             return iter(arrivals)
-        side = join.sides[part.query.name]
-        return ((widen(join, side, table), records) for table, records in arrivals)
+        place = join.places[part.query.name]
+        return ((widen(join, place, table), records) for table, records in arrivals)
 
     def _pass_on(self, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
         """Yield what has waited and these arrivals, if all sides have begun; otherwise let them wait."""
@@ -89,10 +90,10 @@ class SeveralSources:
 
     def _bound_waiting(self) -> None:
         """Pass over the oldest of what waits for another side, which then starts after it."""
-        size_bytes = sum(table.nbytes for table, _ in self.waiting)
+        size_bytes = sum(content_bytes(table) for table, _ in self.waiting)
         while size_bytes > MAX_WAITING_BYTES and len(self.waiting) > 1:
             table, _ = self.waiting.pop(0)
-            size_bytes -= table.nbytes
+            size_bytes -= content_bytes(table)
             for part in self.parts:
                 part.sources[0].start_after(table)
 

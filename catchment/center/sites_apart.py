@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from catchment.center.running_query import RunningQuery
-from catchment.project.routes import Routes
+from catchment.project.routings import Routings
 
 
 def names_apart(queries: Sequence[RunningQuery]) -> frozenset[str]:
@@ -19,12 +19,13 @@ def names_apart(queries: Sequence[RunningQuery]) -> frozenset[str]:
     return frozenset(fragment for part in parts for fragment in part.fragments)
 
 
-def find_alike(queries: Sequence[RunningQuery], routes: Routes, fragment: str, sender: str) -> tuple[str, ...]:
+def find_alike(queries: Sequence[RunningQuery], routings: Routings, fragment: str, sender: str) -> tuple[str, ...]:
     """Return the sites whose partials of a fragment the same queries want as those of a sender; none: all sites."""
     parts = [part for running in queries for part in running.sources.parts if fragment in part.fragments]
     choices = {part.query.named_sites for part in parts if part.query.named_sites}
     if not choices:
         return ()
+    routes = routings.of_fragment(fragment)
     members = {site for part in parts for site in part.roster.stays}
     behind = [site for site in members if routes.reaches(site) and sender in routes.sites_on_route(site)] or [sender]
     wanted = _wanting(choices, behind)

@@ -59,7 +59,7 @@ def _look(joined: JoinedSite, follower: Follower) -> tuple[Deployment | None, st
     if follower.read_installed() is None:
         return None, follower.refused or follower.failure or f"nothing was heard of {joined.center_address} yet"
     deployment = Deployment.load(joined.folder)
-    relays = (relay for part in deployment.parts for relay in part.routes.relays)
+    relays = (relay for part in deployment.parts for relay in part.routings.hubs)
     if joined.name in (*deployment.sites, *deployment.sinks, *relays):
         return deployment, ""
     return None, f"no view reads a stream from {joined.name!r}; at the center: catchment sites add {joined.name}"

@@ -228,7 +228,7 @@ class Catalog:
             raise QueryError(
                 f"the {len(sites)} sites of stream {stream.name!r} would all read {connector.path!r}",
                 where=stream.where,
-                hint="put {site} in the path, such as 'data/{site}'; an absolute path may be one for all",
+                hint="put {site} in the path, such as 'data/{site}'; an absolute path on disk may be one for all",
             )
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from catchment.project.config import Project
 from catchment.project.routes import Routes
 from catchment.project.sections import Link
 from catchment.quality.laws import law_of, sketch_bound
-from catchment.query.fragment import Lookup
-from catchment.query.join import KINDS, LEFT, RIGHT, SIDES
+from catchment.query.fragment import Fragment, Lookup
+from catchment.query.join import KINDS, LEFT, RIGHT, SIDES, Join
 from catchment.query.narrowed_view import why_not_narrowed
 from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import LookupJoin, find
@@ -70,17 +71,22 @@ def explain_data(plan: QueryPlan, project: Project) -> dict[str, Any]:
 
 
 def _join(plan: QueryPlan) -> dict[str, Any] | None:
-    """Return the sides of a view of two streams, and how their partials are paired; None for a view of one."""
+    """Return the sides of a view that joins streams, and how their partials are paired; None for a view of one."""
     if plan.join is None:
         return None
-    return {
-        "at": plan.root.site,
-        "kind": KINDS[plan.join.preserved] or "inner",
-        "sides": [{"query": s.name, "stream": s.scan.stream, "sites": list(s.scan.sites)} for s in plan.sides],
-        "on": [[f"{LEFT}.{left}", f"{RIGHT}.{right}"] for left, right in plan.join.on],
-        "compared": [str(c) for c in plan.join.compared],
-        "aggregates": {p.aggregate.name: str(p) for p in plan.join.pairs},
+    sides = [{"query": s.name, "stream": s.scan.stream, "sites": list(s.scan.sites)} for s in plan.sides]
+    return {"at": plan.root.site, "sides": sides, **_pairing(plan.join)}
+
+
+def _pairing(join: Join) -> dict[str, Any]:
+    """Return how the partials of two sides are paired, after those of the join that the left side is."""
+    found = {
+        "kind": KINDS[join.preserved] or "inner",
+        "on": [[f"{LEFT}.{left}", f"{RIGHT}.{right}"] for left, right in join.on],
+        "compared": [str(c) for c in join.compared],
+        "aggregates": {p.aggregate.name: str(p) for p in join.pairs},
     }
+    return {**found, "left": _pairing(join.left)} if isinstance(join.left, Join) else found
 
 
 def _next(site: str, sink: str, project: Project) -> str:
@@ -109,14 +115,34 @@ def _describe_lookup(lookup: Lookup) -> str:
     when = "when the site starts"
     if lookup.refresh_us is not None:
         when += f", and again when its files have changed (looked at every {format_duration(lookup.refresh_us)})"
-    return f"{lookup.table} is read {when}; answers are exact as of the rows that it had when records were read"
-
-
-def _describe_alone(plan: QueryPlan, side: str) -> str:
-    """Return what becomes of the records of a side that have no partner."""
-    stream = plan.sides[SIDES.index(side)].scan.stream
     return (
-        f"  records of {stream} ({side}) without a partner are rows when their window closes; a partner that comes "
+        f"{lookup.table} is read {when}; answers are exact as of the rows that it had when records were read "
+        f"({lookup.alias}._version names these in rows)"
+    )
+
+
+def _join_lines(plan: QueryPlan, join: Join) -> list[str]:
+    """Return how the streams of a view are joined, innermost first, and what becomes of records without a partner."""
+    streams = [fragment.stream for fragment in join.streams.values()]
+    if len(streams) > len(SIDES):
+        what = f"partials of {', '.join(streams)} are paired one stream after the other,"
+    else:
+        what = "partials of both streams are paired"
+    lines = [f"at {plan.root.site}: {what} per window where {join.condition}"]
+    found: Join | Fragment = join
+    while isinstance(found, Join):
+        lines += [_describe_alone(found, side) for side in found.preserved]
+        found = found.left
+    return lines
+
+
+def _describe_alone(join: Join, side: str) -> str:
+    """Return what becomes of the records of a side that have no partner."""
+    what = f"records of {join.side(side).stream} ({side})"
+    if side == LEFT and isinstance(join.left, Join):
+        what = f"pairs of {join.side(side).stream}"
+    return (
+        f"  {what} without a partner are rows when their window closes; a partner that comes "
         f"late replaces them by a revision, which has all rows of the window"
     )
 
@@ -152,6 +178,8 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
     if options.max_error is not None:
         share = 1 - options.confidence
         lines.append(f"contract: off by {options.max_error:g} or more in at most {share:.3g} of the windows")
+        if plan.join is not None or plan.fragment.explodes:
+            lines.append(_describe_learned(plan))
     else:
         lines.append("contract: none; a window is published when its slack has passed")
     for aggregate in plan.fragment.aggregates:
@@ -170,8 +198,7 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
     if plan.tolerates_deferral:
         lines.append(f"under overload of a relay or of {plan.root.site}: some groups are merged later")
     if plan.join is not None:
-        lines.append(f"at {plan.root.site}: partials of both streams are paired per window where {plan.join.condition}")
-        lines += [_describe_alone(plan, side) for side in plan.join.preserved]
+        lines += _join_lines(plan, plan.join)
     if plan.assembly is not None:
         slice_length, lookback = (format_duration(us) for us in (plan.assembly.slice_us, plan.assembly.lookback_us))
         lines.append(
@@ -191,6 +218,23 @@ def _contract_lines(plan: QueryPlan, project: Project) -> list[str]:
         chosen = f"{plan.top}, chosen at the center from all rows"
         finish = chosen if plan.trivial else f"the SELECT list and HAVING, at the center; {chosen}"
     return [*lines, f"after the aggregates: {finish}"]
+
+
+def _describe_learned(plan: QueryPlan) -> str:
+    """Return what the contract of a join, or of a view that makes several rows of a record, rests on."""
+    windows = ceil(1.0 / (1.0 - plan.options.confidence) - 1e-9) - 1
+    what = "rows"
+    waits = ""
+    if plan.join is not None:
+        what = "pairs"
+        part = plan.options.max_error / len(plan.sides) if plan.options.max_error else 0.0
+        waits = (
+            f"each stream waits until it lacks {part:.3g} at the most, which is enough where late keys are as others; "
+        )
+    return (
+        f"  {waits}the bound of counts and sums of {what} is learned from the last {windows} windows that closed while "
+        "records were awaited, and null before"
+    )
 
 
 def _own_functions(plan: QueryPlan) -> list[str]:

@@ -1,4 +1,4 @@
-"""A join of two streams within windows: answers over pairs of records, from what either side aggregates alone.
+"""A join of streams within windows: answers over pairs of records, from what every stream aggregates alone.
 
 Each side is aggregated per (slice, join keys, its own keys); pairs of records are never formed. n records of the left
 and m of the right that agree in their keys are n * m pairs, so an aggregate of a left column is the left's state
@@ -9,6 +9,10 @@ In an outer join the records of one side, or of both, that have no partner in th
 the columns of the other side. All records of a partial agree in everything that decides whether they have a partner, so
 a partial has one or has none. What an expression of the missing side gives where its columns are null is computed by
 the side that is there: as a key of its own (`JoinedKey.alone`), or as an aggregate (`PairAggregate.left_alone`).
+
+Three streams and more are joined one after the other: the left side of a join may be a join itself. Its answers, keys
+and states over pairs, are what a side would be that had aggregated the pairs as its records; so everything above holds
+for it, and every stream still sends what it aggregates alone.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ SIDES = (LEFT, RIGHT)
 OTHER = {LEFT: RIGHT, RIGHT: LEFT}
 KINDS = {(): "", (LEFT,): "left outer", (RIGHT,): "right outer", SIDES: "full outer"}  # of joins, by what is preserved
 SIDE_COLUMN = "side"
+MAX_STREAMS = 8  # streams of one join
 # The comparisons of two keys, each with the one that holds when the sides are exchanged.
 TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "<>": "<>"}
 
@@ -119,16 +124,17 @@ class PairAggregate:
         return f"{self.carries}.{own}, {OTHER[self.carries]}.{counts} times{alone}"
 
 
-@stored(2, {1: dict})
+@stored(3, {1: dict, 2: dict})
 @dataclass(frozen=True)
 class Join:
     """The fragments of both sides, the keys in which pairs agree, and the aggregates over pairs.
 
-    `preserved` are the sides whose records are rows also without a partner, `conditions` what WHERE asks of rows.
+    The left side may be a join itself. `preserved` are the sides whose records are rows also without a partner,
+    `conditions` what WHERE asks of rows.
     """
 
     name: str
-    left: Fragment
+    left: Fragment | Join
     right: Fragment
     on: tuple[tuple[str, str], ...]
     keys: tuple[JoinedKey, ...]
@@ -140,24 +146,40 @@ class Join:
     @property
     def condition(self) -> str:
         """The condition on pairs, as text for people."""
-        return describe_condition(self.on, self.compared)
-
-    def side(self, side: str) -> Fragment:
-        return self.left if side == LEFT else self.right
+        own = describe_condition(self.on, self.compared)
+        return f"{self.left.condition}, and these where {own}" if isinstance(self.left, Join) else own
 
     @cached_property
-    def sides(self) -> dict[str, str]:
-        """The sides by the names of their fragments."""
-        return {self.side(s).name: s for s in SIDES}
+    def gives_alone(self) -> bool:
+        """Whether records without a partner are rows, of this join or of one within it."""
+        return bool(self.preserved) or (isinstance(self.left, Join) and self.left.gives_alone)
+
+    def side(self, side: str) -> Fragment:
+        """Return what a side aggregates: the fragment of a stream, or the answers of the join that it is."""
+        if side == RIGHT:
+            return self.right
+        return self.left.answers if isinstance(self.left, Join) else self.left
+
+    @cached_property
+    def streams(self) -> dict[str, Fragment]:
+        """The fragments of all streams, by their places in the join: left and right, or left_left, left_right, ..."""
+        inner = self.left.streams if isinstance(self.left, Join) else None
+        first = {LEFT: self.side(LEFT)} if inner is None else {own_name(LEFT, p): f for p, f in inner.items()}
+        return {**first, RIGHT: self.right}
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """The places of streams in the join, by the names of their fragments."""
+        return {fragment.name: place for place, fragment in self.streams.items()}
 
     @cached_property
     def pairing(self) -> Fragment:
-        """The layout of both sides' partials in one table: the side of a row, and nulls for the other's columns."""
+        """The layout of all streams' partials in one table: the place of a row, and nulls for the others' columns."""
         keys = [Key(SIDE_COLUMN, quote(SIDE_COLUMN), pa.string())]
         aggregates: list[Aggregate] = []
-        for side in SIDES:
-            keys += [replace(k, name=own_name(side, k.name)) for k in self.side(side).keys]
-            aggregates += [replace(a, name=own_name(side, a.name)) for a in self.side(side).aggregates]
+        for place, fragment in self.streams.items():
+            keys += [replace(k, name=own_name(place, k.name)) for k in fragment.keys]
+            aggregates += [replace(a, name=own_name(place, a.name)) for a in fragment.aggregates]
         return self._fragment(tuple(keys), tuple(aggregates))
 
     @cached_property
@@ -168,8 +190,9 @@ class Join:
         return self._fragment(keys, tuple(p.aggregate for p in self.pairs))
 
     def _fragment(self, keys: tuple[Key, ...], aggregates: tuple[Aggregate, ...]) -> Fragment:
-        stream = f"{self.left.stream} JOIN {self.right.stream}"
-        return Fragment(self.name, stream, self.left.event_time, keys, aggregates, self.left.windows)
+        first, *_ = fragments = list(self.streams.values())
+        stream = " JOIN ".join(fragment.stream for fragment in fragments)
+        return Fragment(self.name, stream, first.event_time, keys, aggregates, first.windows)
 
 
 def describe_condition(on: tuple[tuple[str, str], ...], compared: tuple[KeyComparison, ...]) -> str:
@@ -178,5 +201,5 @@ def describe_condition(on: tuple[tuple[str, str], ...], compared: tuple[KeyCompa
 
 
 def own_name(side: str, name: str) -> str:
-    """Return the name of a side's column among those of both."""
+    """Return the name of a side's column, or of a place in it, among those of both."""
     return f"{side}_{name}"

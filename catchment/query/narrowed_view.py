@@ -2,7 +2,8 @@
 
 It is written as SQL from the plan of the other view, so that everything that runs views runs it too: it is deployed,
 reads the past, crosses relays and survives crashes like any view. Keys are named `key_1`, `key_2`, ..., aggregates
-`estimate_N` after their place among those of the other view.
+`estimate_N` after their place among those of the other view. `records` counts what the histories hold of a row, where
+the other view has counted it too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
-from catchment.aggregates import quote
+from catchment.aggregates import Aggregate, quote
 from catchment.aggregates.percentiles import Percentile
 from catchment.aggregates.second_round import RankIntervals, double_sql
 from catchment.errors import QueryError
@@ -30,6 +31,7 @@ from catchment.query.types import sql_type
 from catchment.timeline import WindowSpec
 
 ESTIMATE = "estimate_"
+HELD_RECORDS = "records"  # the column that counts the records of a row
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -60,6 +62,7 @@ def narrow_select(plan: QueryPlan, rows: Sequence[NarrowedRow]) -> str:
     places = sorted({place for row in rows for place in row.places})
     conditions = [_condition(fragment, plan.window, row) for row in rows]
     columns = [*keys, *(_estimate(fragment, place, rows, conditions) for place in places)]
+    columns += [f"count(*) AS {HELD_RECORDS}"] if count_of_records(fragment) else []
     where = " OR ".join(f"({condition})" for condition in dict.fromkeys(conditions))
     if fragment.where is not None:
         where = f"({fragment.where}) AND ({where})"
@@ -69,6 +72,11 @@ def narrow_select(plan: QueryPlan, rows: Sequence[NarrowedRow]) -> str:
         f"SELECT window.start AS begin, {', '.join(columns)} FROM {source} WHERE {where} GROUP BY {', '.join(grouped)}"
     )
     return _with_plain_functions(sql)
+
+
+def count_of_records(fragment: Fragment) -> Aggregate | None:
+    """Return the aggregate that counts the records of a row, if there is one."""
+    return next((a for a in fragment.aggregates if a.function == "count" and a.argument is None), None)
 
 
 def _unite_windows(rows: Sequence[NarrowedRow]) -> list[NarrowedRow]:

@@ -6,6 +6,7 @@ from both.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,7 +15,7 @@ from catchment.aggregates.shed_terms import terms_in
 from catchment.query.assembly import Assembly
 from catchment.query.definition_names import view_of
 from catchment.query.fragment import Explode, Fragment, Lookup
-from catchment.query.join import SIDES, Join
+from catchment.query.join import Join
 from catchment.query.plan_nodes import (
     COPIES,
     SLICES,
@@ -101,7 +102,8 @@ class QueryPlan:
             return tuple(self._side(f"{self.name}.branch_{number}", node) for number, node in branches)
         if not isinstance(self.answer, WindowJoin):
             return (self,)
-        return tuple(self._side(f"{self.name}.{s}", node) for s, node in zip(SIDES, self.answer.inputs, strict=True))
+        streams = self.answer.streams
+        return tuple(self._side(f"{self.name}.{place}", node, len(streams)) for place, node in streams.items())
 
     @property
     def lower(self) -> str | None:
@@ -128,11 +130,20 @@ class QueryPlan:
         """Whether it merges the partials of several streams."""
         return isinstance(self.answer, WindowUnion)
 
-    def _side(self, name: str, node: Node) -> QueryPlan:
+    def _side(self, name: str, node: Node, sharing: int = 1) -> QueryPlan:
+        """Return the plan of a side; of a join, each of several streams has its part of the contract.
+
+        If every stream lacks at most a share of its records that has nothing to do with keys, pairs lack at most the
+        sum of the shares.
+        """
         assert isinstance(node, WindowAggregate)
+        options = replace(self.options, shed=NEVER)
+        if options.max_error is not None and sharing > 1:
+            delta = (1.0 - options.confidence) / sharing
+            options = replace(options, max_error=options.max_error / sharing, confidence=1.0 - delta)
         own = {n: t for n, t in node.columns.items() if n not in (WINDOW_START, WINDOW_END)}
         columns = tuple(OutputColumn(n, quote(n), t, n) for n, t in own.items())
-        return QueryPlan(Sink(Finish(node, columns), name, self.root.site, replace(self.options, shed=NEVER)))
+        return QueryPlan(Sink(Finish(node, columns), name, self.root.site, options))
 
     @property
     def tolerates_deferral(self) -> bool:
@@ -140,11 +151,12 @@ class QueryPlan:
 
         It says so by `max_error`, or its stream by `shed`. A view without groups, of which only some rows are published
         (LIMIT), whose late records are not merged, or that is never to be shed, does not tolerate it; nor does a view
-        of several streams, whose sides are merged whole.
+        of several streams, whose sides are merged whole, or one that makes several rows of a record.
         """
         options = self.options
         if (
             len(self.sides) > 1
+            or self.fragment.explodes
             or self.lower is not None
             or self.top is not None
             or not self.fragment.keys
@@ -156,14 +168,10 @@ class QueryPlan:
 
     @cached_property
     def join(self) -> Join | None:
-        """How its answers come from those of its two sides; None for a view of one stream."""
+        """How its answers come from what its streams aggregate; None for a view that joins none."""
         if not isinstance(self.answer, WindowJoin):
             return None
-        left, right = (side.fragment for side in self.sides)
-        made = self.answer
-        return Join(
-            self.name, left, right, made.on, made.joined, made.pairs, made.compared, made.preserved, made.conditions
-        )
+        return _join_of(self.name, self.answer, iter([side.fragment for side in self.sides]))
 
     @property
     def options(self) -> ViewOptions:
@@ -248,3 +256,10 @@ def _rename_slices(node: Node, name: str) -> Node:
         return node
     assert isinstance(node.source, Sink)
     return replace(node, stream=name, source=replace(node.source, view=name))
+
+
+def _join_of(name: str, node: WindowJoin, fragments: Iterator[Fragment]) -> Join:
+    """Return a join over the fragments of its streams, which come in the order of their places."""
+    left = _join_of(name, node.left, fragments) if isinstance(node.left, WindowJoin) else next(fragments)
+    right = next(fragments)
+    return Join(name, left, right, node.on, node.joined, node.pairs, node.compared, node.preserved, node.conditions)

@@ -22,6 +22,8 @@ from catchment.query.assembly import Assembly
 from catchment.query.fragment import SLICE_COLUMN, Explode, Key, Lookup
 from catchment.query.join import (
     KINDS,
+    LEFT,
+    RIGHT,
     SIDES,
     JoinedKey,
     KeyComparison,
@@ -222,11 +224,12 @@ class Assemble(WindowAggregate):
 class WindowJoin(Node):
     """Pair the records of two streams that are in one window, agree in `on` and fulfil `compared`.
 
-    It works on what either side has aggregated. Its columns are window_start, window_end, the keys and the aggregates
-    over all pairs. Of the `preserved` sides, records without a partner are rows too, if `conditions` keep them.
+    It works on what either side has aggregated; the left one may be a join itself. Its columns are window_start,
+    window_end, the keys and the aggregates over all pairs. Of the `preserved` sides, records without a partner are rows
+    too, if `conditions` keep them.
     """
 
-    left: WindowAggregate
+    left: WindowAggregate | WindowJoin
     right: WindowAggregate
     on: tuple[tuple[str, str], ...]
     joined: tuple[JoinedKey, ...]
@@ -241,9 +244,16 @@ class WindowJoin(Node):
         if not self.on or not self.pairs:
             raise QueryError("a join of two streams has no equality, or computes nothing")
 
+    @cached_property
+    def streams(self) -> dict[str, WindowAggregate]:
+        """What each stream aggregates, by its place: left and right, or left.left, left.right, ..."""
+        if isinstance(self.left, WindowJoin):
+            return {**{f"{LEFT}.{place}": node for place, node in self.left.streams.items()}, RIGHT: self.right}
+        return {LEFT: self.left, RIGHT: self.right}
+
     @property
     def window(self) -> WindowSpec:
-        return self.left.window
+        return self.right.window
 
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:

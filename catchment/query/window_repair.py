@@ -13,8 +13,8 @@ from catchment.storage.codec import stored
 class WindowRepair:
     """The windows of a view that start in [from_us, before_us) are computed again; the last of them ends at `until_us`.
 
-    A view of its own computes them from the histories of the sites (`catchment.deploy.repairing.repair_windows`). In a second
-    round it computes only what makes the estimates of these windows exact (`catchment.deploy.repairing.second_rounds`).
+    A view of its own computes them from the histories of the sites (`deploy.repairing.repair_windows`). In a second
+    round it computes only what makes the estimates of these windows exact (`deploy.repairing.second_rounds`).
     """
 
     view: str  # the name of the definition whose windows they are

@@ -71,7 +71,8 @@ def test_a_name_with_odd_characters_is_quoted() -> None:
         ("mode", "approx_top_k"),
         ("summ", "did you mean sum"),
         ("collect_list", "collect_set"),
-        ("listagg", "possible: count, sum"),
+        ("listagg", "array_join"),
+        ("group_concat", "possible: count, sum"),
     ],
 )
 def test_what_cannot_be_merged_is_refused_with_what_can_be_used(function: str, hint: str) -> None:

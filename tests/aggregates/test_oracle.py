@@ -9,6 +9,7 @@ from collections import Counter
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 from functools import reduce
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from catchment.aggregates.grouped import sum_split
 from catchment.errors import AggregateError
 from tests.worlds.aggregate_cases import (
     COVARIATIONS,
+    HISTOGRAM,
     SHAPES,
     TYPES,
     close,
@@ -120,6 +122,8 @@ def naive(aggregate: Aggregate, values: list[object]) -> object:
         return len({row for row in rows if None not in row})
     if function == "collect_set":
         return sorted(set(present))[:5]  # type: ignore[type-var]
+    if function == "histogram":
+        return naive_histogram([Fraction(v) for v in present])  # type: ignore[arg-type]
     if function == "approx_top_k":
         counted = [v["item"] for v in present] if aggregate.argument == "wrapped" else values  # type: ignore[index]
         return naive_top(counted)
@@ -143,6 +147,14 @@ def naive(aggregate: Aggregate, values: list[object]) -> object:
         found = [naive_percentile(sorted(Fraction(v) for v in present), p) for p in ranks]  # type: ignore[arg-type]
         return found[0] if function == "median" else found
     return naive_arithmetic(aggregate, [Fraction(v) for v in present])  # type: ignore[arg-type]
+
+
+def naive_histogram(values: list[Fraction]) -> list[int]:
+    """Below, in each part, and above; the bounds are the doubles that lie evenly in the range."""
+    low, high, parts = HISTOGRAM
+    edges = [Fraction(float(edge)) for edge in np.linspace(low, high, parts + 1)]
+    inside = [sum(a <= v < b for v in values) for a, b in pairwise(edges)]
+    return [sum(v < edges[0] for v in values), *inside, sum(v >= edges[-1] for v in values)]
 
 
 def naive_percentile(ordered: list[Fraction], rank: Fraction) -> float:
@@ -172,7 +184,7 @@ def agrees(aggregate: Aggregate, found: object, expected: object) -> bool:
     ):
         pairs = zip(found, expected, strict=True) if isinstance(found, list) else [(found, expected)]  # type: ignore[call-overload]
         return all(close(a, b, DOUBLE_SUM_ERROR) for a, b in pairs)
-    if aggregate.function == "collect_set":
+    if aggregate.function in ("collect_set", "histogram"):
         return found == expected
     if aggregate.function in (*SHAPES, *COVARIATIONS):
         return same_value(aggregate, found, expected)

@@ -35,6 +35,7 @@ REPEATED = [
     ("var_samp", pa.float64()),
     ("stddev_pop", pa.int64()),
     ("moments", pa.float64()),
+    ("histogram", pa.float64()),
     ("approx_count_distinct", pa.string()),
 ]
 
@@ -55,14 +56,15 @@ def same(left: list[pa.Array], right: list[pa.Array], lower: object) -> bool:
 @given(seed=st.integers(0, 10**6))
 def test_a_repeated_state_is_that_of_as_many_copies(function: str, type_: pa.DataType | None, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    aggregate = make_aggregate(function, "x" if type_ else None, type_, name="r")
+    parameters = (-5, 20, 4) if function == "histogram" else ()
+    aggregate = make_aggregate(function, "x" if type_ else None, type_, parameters, name="r")
     groups, times = np.sort(rng.integers(0, 6, 30)).astype(np.intp), rng.integers(0, 5, 6)
     states = aggregate.lift(values_of(rng, 30, type_) if type_ else None, groups, 6)
     copies = np.repeat(np.arange(6), times)
     expected = aggregate.combine([s.take(pa.array(copies)) for s in states], copies.astype(np.intp), 6)
     found = repeat(aggregate, states, times)
     assert [f.type for f in found] == [s.type for s in aggregate.states]
-    if function == "moments":  # lists compare value by value
+    if function in ("moments", "histogram"):  # lists compare value by value
         flat = [np.nan_to_num(np.array(aggregate.lower(s).flatten())) for s in (found, expected)]
         assert np.allclose(*flat)
     else:

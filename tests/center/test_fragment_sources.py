@@ -46,6 +46,12 @@ def test_a_source_stays_until_every_site_has_passed_it_though_its_windows_are_fi
     assert sources.fragments == ("new",)
 
 
+def test_a_query_that_has_not_begun_yet_says_how_far_its_sites_are() -> None:
+    query = CenterQuery("q", FRAGMENT, WINDOW, ("a",), 50, None)
+    sources = FragmentSources(query, [FragmentSource("submitted", None, waits=True)])
+    assert sources.newest_mark(Frontier(marks={"submitted": 40})) == 40
+
+
 def test_a_site_that_counts_only_from_later_on_is_not_waited_for() -> None:
     query = CenterQuery("q", FRAGMENT, WINDOW, ("a",), 50, None)
     old = FragmentSource("old", None, start_us=START_OF_TIME_US, until_us=MOVED_AT)

@@ -56,10 +56,10 @@ def test_answers_are_those_over_every_pair_of_records(name: str, seed: int) -> N
     records = {s: make_records(rng, int(rng.integers(0, 60)), s) for s in SITES}
     join = plans_of(case.sql)["q0"].join
     assert join is not None
-    given = ((s, lift_fragment(records[join.side(s).stream], join.side(s))) for s in SIDES)
-    rows = pa.concat_tables([pairing.widen(join, side, table) for side, table in given])
+    given = ((place, lift_fragment(records[f.stream], f)) for place, f in join.streams.items())
+    rows = pa.concat_tables([pairing.widen(join, place, table) for place, table in given])
     found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    for window in {w for at in rows[SLICE_COLUMN].to_pylist() for w in join.left.windows[0].containing(at)}:
+    for window in {w for at in rows[SLICE_COLUMN].to_pylist() for w in join.right.windows[0].containing(at)}:
         starts = np.asarray(rows[SLICE_COLUMN])
         inside = rows.filter(pa.array((starts >= window.start_us) & (starts < window.end_us)))
         pairs = partials.combine(inside, join.pairing.key_names, join.pairing.aggregates)
@@ -72,7 +72,8 @@ def test_pairs_in_many_blocks_are_the_same_pairs(monkeypatch: pytest.MonkeyPatch
     join = plans_of(case.sql)["q0"].join
     assert join is not None
     sides = [
-        lift_fragment(make_records(rng, 80, f.stream), f).drop_columns([SLICE_COLUMN]) for f in (join.left, join.right)
+        lift_fragment(make_records(rng, 80, f.stream), f).drop_columns([SLICE_COLUMN])
+        for f in (join.side(side) for side in SIDES)
     ]
     whole = [pairing.pair(join, *(s.filter(s["user"].is_valid()) for s in sides))]
     monkeypatch.setattr(pairing, "MAX_PAIRS", 7)

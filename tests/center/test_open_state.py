@@ -15,13 +15,14 @@ import pytest
 from catchment.center.open_state import OpenState, find_unneeded, measure
 from catchment.center.query import CenterQuery
 from catchment.project.routes import Routes
+from catchment.project.routings import Routings
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
 from catchment.wire.sending.uplink import RefusedError
 from tests.worlds.tiers import seeds
 from tests.worlds.world import Center, Record, Site, assert_well_published, make_fragment, naive
 
 TEN = WindowSpec.tumbling(10)
-STAR = Routes("center", {"site0": "center", "site1": "center"})
+STAR = Routings.only(Routes("center", {"site0": "center", "site1": "center"}))
 
 
 def world(folder: Path, sites: int = 2) -> tuple[Center, list[Site], ManualClock]:
@@ -77,7 +78,7 @@ def test_a_relay_is_taken_while_any_site_behind_it_is_needed(tmp_path: Path) -> 
         site.batch([(1, "k", 1), (50, "k", 1)], mark)
         send(site, center)
     assert measure(center.core) > 0
-    assert find_unneeded(center.core, routes) == {"site2"}
+    assert find_unneeded(center.core, Routings.only(routes)) == {"site2"}
 
 
 @pytest.mark.parametrize("seed", seeds(4))
@@ -88,7 +89,7 @@ def test_under_any_bound_and_order_everything_is_answered(seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         center, sites, clock = world(Path(folder), chance.choice([2, 3]))
         routes = Routes("center", {site.name: "center" for site in sites})
-        state = OpenState(center.core, routes, clock, limit_bytes)
+        state = OpenState(center.core, Routings.only(routes), clock, limit_bytes)
         records: list[Record] = []
         for site in sites:
             for number in range(20):

@@ -68,6 +68,10 @@ MEDIANS = """
 CREATE MATERIALIZED VIEW sizes WITH (max_distinct = 20) AS
   SELECT window.start, page, count(*) AS n, median(ms) AS middle FROM hits GROUP BY window(ts, '30 s'), page;
 """
+DISTINCT = """
+CREATE MATERIALIZED VIEW sizes WITH (max_distinct = 20) AS
+  SELECT window.start, page, COUNTScount(DISTINCT client) AS clients FROM hits GROUP BY window(ts, '30 s'), page;
+"""
 SPAN_S = 90
 RECORDS = 300  # per site
 Record = tuple[float, str | None, float, str]
@@ -215,6 +219,21 @@ def test_records_that_come_too_late_are_in_history_and_never_in_an_answer_that_s
             assert row["middle"] == pytest.approx(median([r[2] for r in mine]), abs=1e-12)
     first = [row["reason"] for row in world.log() if row["window_start"].timestamp() == BEGIN_US / 1e6]
     assert any("were merged" in reason or reason == DONE or "late records are out" in reason for reason in first)
+
+
+@pytest.mark.parametrize(("too_late_s", "counts"), [(66, "count(*) AS n, "), (72, "")])
+def test_a_distinct_count_that_says_it_is_exact_is_of_the_records_of_its_row(
+    tmp_path: Path, too_late_s: int, counts: str
+) -> None:
+    """What came too late is in the histories, and in no other column of the row."""
+    world = World(tmp_path / "p", DISTINCT.replace("COUNTS", counts), too_late_s=too_late_s)
+    world.run()
+    exact = [row for row in world.rows() if row["bound"]["clients"] == 0.0]
+    for row in exact:
+        mine = [r for r in world.of(row) if r not in world.too_late]
+        assert row["clients"] == len({r[3] for r in mine})
+        assert not counts or row["n"] == len(mine)
+    assert any(row["clients"] > 20 for row in exact), "those that nothing was too late for are made exact"
 
 
 def test_windows_that_overlap_are_made_exact_together(tmp_path: Path) -> None:

@@ -95,8 +95,8 @@ def test_what_cannot_be_planned_is_refused_with_a_hint(select: str, told: str) -
     assert caught.value.hint
 
 
-def test_a_contract_over_exploded_records_is_refused() -> None:
-    text = DECLARED.replace("VIEW v AS", "VIEW v WITH (max_error = 0.1) AS").replace(
+def test_sampling_of_exploded_records_is_refused() -> None:
+    text = DECLARED.replace("VIEW v AS", "VIEW v WITH (shed = 'any') AS").replace(
         "{select}", f"SELECT window.start, tag, count(*) AS c FROM s LATERAL VIEW explode(tags) t AS tag {BY_TAG}"
     )
     sites = {"us": Site("us"), "center": Site("center")}

@@ -16,6 +16,7 @@ from catchment.aggregates.value_by import ValueBy
 from catchment.query.types import sql_type
 from tests.worlds.aggregate_cases import (
     COVARIATIONS,
+    HISTOGRAM,
     REGRESSIONS,
     SHAPES,
     SPREADS,
@@ -136,6 +137,12 @@ def own_sql(aggregate: Aggregate) -> str:
     x = aggregate.argument or "*"
     if aggregate.function == "approx_count_distinct":
         return f"count(DISTINCT {x})"
+    if aggregate.function == "histogram":
+        low, high, parts = HISTOGRAM
+        place = f"width_bucket(CAST({x} AS DOUBLE), {low}D, {high}D, {parts})"
+        inside = ", ".join(f"count_if({place} = {number})" for number in range(parts + 1))
+        above = f"{place} = {parts + 1} OR isnan(CAST({x} AS DOUBLE))"  # Spark has no bucket for NaN
+        return f"array({inside}, count_if({above}))"
     if aggregate.function == "moments":
         powers = (" * ".join([f"CAST({x} AS DOUBLE)"] * k) for k in range(1, 6))
         return f"IF(count({x}) > 0, array({', '.join(f'avg({power})' for power in powers)}), NULL)"

@@ -1,4 +1,4 @@
-"""A join of two streams that are born at different sites, on real Spark, sockets and tables.
+"""Joins of two and three streams that are born at different sites, on real Spark, sockets and tables.
 
 Some of the sites send over another. The oracle is Spark's own batch join of the raw files, window by window. Catches
 what `test_join.py` cannot: what Spark makes of the sides' expressions, tables of partials on disk, and late files that
@@ -45,6 +45,11 @@ CREATE MATERIALIZED VIEW either AS
          sum(coalesce(CAST(s.price AS DOUBLE), 0)) AS price, count(h.ms) AS hits
   FROM hits h FULL JOIN sales s ON h.user = s.buyer AND h.bytes > 100
   WHERE s.price IS NULL OR s.price < 40 GROUP BY window(h.ts, '2 minutes'), 2, s.item;
+CREATE MATERIALIZED VIEW third WITH (max_error = 0.2) AS
+  SELECT window.start, s.item, count(*) AS n, sum(g.bytes) AS bytes, sum(s.price) AS price,
+         histogram(h.ms, 0, 100, 4) AS ms
+  FROM hits h JOIN sales s ON h.user = s.buyer JOIN hits g ON g.user = s.buyer AND g.page = h.page AND g.bytes > 500
+  GROUP BY window(h.ts, '2 minutes'), s.item;
 CREATE MATERIALIZED VIEW users AS
   SELECT window.start, user, count(*) AS n FROM hits GROUP BY window(ts, '1 minute'), user;
 """
@@ -62,6 +67,14 @@ EITHER = """
          sum(coalesce(price, 0)) AS price, count(ms) AS hits
   FROM hits_2 h FULL JOIN sales_2 s ON h.w = s.w AND user = buyer AND bytes > 100
   WHERE price IS NULL OR price < 40 GROUP BY coalesce(h.w, s.w), 2, item"""
+
+THIRD = """
+  SELECT h.w.start, item, count(*) AS n, sum(g.bytes) AS bytes, sum(price) AS price,
+         array(count_if(h.ms < 0), count_if(h.ms >= 0 AND h.ms < 25), count_if(h.ms >= 25 AND h.ms < 50),
+               count_if(h.ms >= 50 AND h.ms < 75), count_if(h.ms >= 75 AND h.ms < 100), count_if(h.ms >= 100)) AS ms
+  FROM hits_2 h JOIN sales_2 s ON h.w = s.w AND h.user = buyer
+  JOIN hits_2 g ON g.w = s.w AND g.user = buyer AND g.page = h.page AND g.bytes > 500 GROUP BY h.w, item"""
+KEYS = {"overlapping": 1, "third": 2}  # of the other views: three
 
 
 def make_sales(count: int, seed: int, spread_s: int = 600) -> list[dict[str, Any]]:
@@ -106,7 +119,7 @@ def check(spark: SparkSession, folder: Path, view: str, sql: str) -> None:
     found = [tuple(r[c] for c in columns) for r in read_results(folder / "state", view).to_pylist()]
     expected = batch_answers(spark, folder, sql)
     assert len(found) == len(expected) >= 10
-    keys = 1 if view == "overlapping" else 3
+    keys = KEYS.get(view, 3)
     by_key = {_instant(row[:keys]): row[keys:] for row in expected}
     for row in found:
         for a, b in zip(row[keys:], by_key[_instant(row[:keys])], strict=True):
@@ -149,6 +162,7 @@ def test_two_streams_at_different_sites_some_behind_a_hub_are_joined_as_spark_jo
     check(spark, folder, "sold", SOLD)
     check(spark, folder, "overlapping", OVERLAPPING)
     check(spark, folder, "either", EITHER)
+    check(spark, folder, "third", THIRD)
     log = read_windows(folder / "state", "sold").to_pylist()
     assert {w["status"] for w in log} <= {"exact", "final"}
 
@@ -158,6 +172,7 @@ def test_two_streams_at_different_sites_some_behind_a_hub_are_joined_as_spark_jo
     check(spark, folder, "sold", SOLD)
     check(spark, folder, "overlapping", OVERLAPPING)
     check(spark, folder, "either", EITHER)
+    check(spark, folder, "third", THIRD)
     late = [w for w in read_windows(folder / "state", "sold").to_pylist() if w["reason"].startswith("late: ")]
     assert late
     before, after = ({r["revision"] for r in read_results(folder / "state", v).to_pylist()} for v in ("sold", "users"))

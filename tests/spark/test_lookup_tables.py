@@ -75,6 +75,8 @@ def test_a_record_finds_the_row_that_was_valid_at_its_event_time(spark: SparkSes
     fragment = plan_view(catalog.view("by_tier"), catalog).fragment
     evaluator = SparkEvaluator(LookupTables(spark, catalog.tables, tmp_path, ManualClock(0)))
     records = spark.createDataFrame(orders, "ts TIMESTAMP, shop STRING, amount BIGINT")
+    versions = evaluator.rows(records, fragment).select("tiers.tier", "tiers._version").distinct().collect()
+    assert len({row._version for row in versions if row.tier is not None}) == 1
     rows = evaluator.rows(records, fragment).select("orders.amount", "tiers.tier").collect()
     expected = [
         (
@@ -104,6 +106,8 @@ def test_a_table_is_read_again_when_it_has_changed_and_a_version_in_use_stays_as
     assert {row.tier for row in tables["tiers"].collect()} == {"gold", "new"}
     assert [row.tier for row in first.collect()] == ["new"], "a batch that has begun goes on with what it has"
     assert tables.status()["tiers"]["version"] != before
+    assert {row._version for row in first.collect()} == {before}, "rows name the version that they are of"
+    assert {row._version for row in tables["tiers"].collect()} == {tables.status()["tiers"]["version"]}
 
     good = tables["tiers"]
     path.write_text("shop,tier,valid_from,valid_to\na,gold,never,\n")

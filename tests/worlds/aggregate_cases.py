@@ -48,6 +48,7 @@ ALL_ITEMS = frequent_items_error_type.NO_FALSE_NEGATIVES
 HLL_LIST, HLL_REGISTERS = 0, 2
 # Relative error of a spread: that of one rounding, times mean / deviation (which is 1e9 in the column `far`).
 SPREAD_TOLERANCE = 1e-12
+HISTOGRAM = (-5, 15.5, 7)  # from, to, and in how many parts
 FAR_TOLERANCE = 1e-6
 
 
@@ -63,6 +64,7 @@ def every_aggregate() -> list[Aggregate]:
         ("stddev_pop", "d", ()),
     ]
     calls += [("moments", column, ()) for column in ("d", "i")]
+    calls += [("histogram", column, HISTOGRAM) for column in ("d", "i", "e")]
     calls += [("approx_count_distinct", column, ()) for column in TYPES]
     calls += [("percentile_approx", column, ([0.0, 0.25, 0.5, 1.0],)) for column in ("d", "i", "e")]
     calls += [("percentile", column, ([0.0, 0.3, 0.5, 1.0],)) for column in ("d", "i", "e", "f")]

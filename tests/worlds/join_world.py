@@ -48,6 +48,7 @@ class Case:
     oracle: str = ""
     kind: str = "JOIN"
     second: str = ""  # a subquery in place of the second stream, which it calls raw_b
+    third: tuple[str, str, str] | None = None  # a further stream c: the kind of its join, the stream, and ON
 
     @property
     def sql(self) -> str:
@@ -59,26 +60,40 @@ class Case:
             keys = tuple(f"{key} AS key_{number}" for number, key in enumerate(keys))
         return (
             f"SELECT {', '.join(['window.start', *keys, self.aggregates])} "
-            f"FROM {self.streams[0]} a {self.kind} {second} b ON {self.on} {self.where} "
+            f"FROM {self.streams[0]} a {self.kind} {second} b ON {self.on} {self._third()} {self.where} "
             f"GROUP BY {', '.join([window, *self.keys])}"
         )
+
+    def _third(self) -> str:
+        if self.third is None:
+            return ""
+        kind, stream, on = self.third
+        return f"{kind} {stream} c ON {on}"
+
+    @property
+    def named_streams(self) -> dict[str, str]:
+        """The streams by their names in the query."""
+        named = dict(zip("ab", self.streams, strict=True))
+        return named if self.third is None else {**named, "c": self.third[1]}
 
     def expected(self, records: Mapping[str, pa.Table]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
         """(window start, keys...) -> the aggregates, over all pairs of records."""
         spec, connection = WindowSpec(*(s * SECOND for s in self.window)), duck()
-        for name, stream in zip(("a", "b"), self.streams, strict=True):
+        named = self.named_streams
+        for name, stream in named.items():
             connection.register(f"raw_{name}", records[stream])
-        starts = {w.start_us for s in self.streams for t in records[s]["ts"].to_pylist() for w in spec.containing(t)}
+        starts = {w.start_us for s in named.values() for t in records[s]["ts"].to_pylist() for w in spec.containing(t)}
         connection.register("windows", pa.table({"start": pa.array(sorted(starts), pa.int64())}))
         inside = {
-            x: f"(SELECT w.start AS w, t.* FROM windows w, {self.second or 'raw_b' if x == 'b' else 'raw_a'} t "
+            x: f"(SELECT w.start AS w, t.* FROM windows w, {(self.second if x == 'b' else '') or f'raw_{x}'} t "
             f"WHERE t.ts >= w.start AND t.ts < w.start + {spec.size_us}) {x}"
-            for x in ("a", "b")
+            for x in named
         }
-        start = "coalesce(a.w, b.w)"
+        start = f"coalesce({', '.join(f'{x}.w' for x in named)})"
+        third = f"{self.third[0]} {inside['c']} ON c.w = coalesce(a.w, b.w) AND {self.third[2]} " if self.third else ""
         rows = connection.sql(
             f"SELECT {', '.join([start, *self.keys, self.oracle or self.aggregates])} "
-            f"FROM {inside['a']} {self.kind} {inside['b']} ON a.w = b.w AND {self.on} "
+            f"FROM {inside['a']} {self.kind} {inside['b']} ON a.w = b.w AND {self.on} {third}"
             f"{self.where} GROUP BY {', '.join([start, *self.keys])}"
         ).fetchall()
         width = 1 + len(self.keys)
@@ -184,6 +199,63 @@ CASES = {
         on="a.user = b.user AND a.bytes < b.bytes",
         streams=("clicks", "clicks"),
         kind="LEFT JOIN",
+    ),
+    "three: counts, sums, extremes and keys of all": Case(
+        "count(*) AS n, sum(a.bytes) AS x, avg(b.ms) AS y, max(c.ms) AS z, min(b.page) AS low, var_pop(c.bytes) AS v",
+        ("a.page", "c.bytes"),
+        third=("JOIN", "taps", "b.user = c.user"),
+    ),
+    "three: by columns of both that were joined before, a comparison, a sliding window": Case(
+        "count(*) AS n, sum(c.bytes) AS x",
+        ("b.page",),
+        third=("JOIN", "taps", "a.user = c.user AND b.page = c.page AND a.bytes <= c.bytes"),
+        where="WHERE a.ms > 0 AND c.ms < 5.0 AND a.bytes <= b.bytes",
+        window=(90, 30),
+    ),
+    "three: products and filters over all": Case(
+        "sum(a.bytes * b.bytes * c.bytes) AS p, avg(a.ms * c.ms) AS q, sum(b.ms) FILTER (WHERE a.bytes > 0 AND "
+        "c.page = 'a') AS r, count(*) FILTER (WHERE b.bytes > 0) AS n",
+        ("c.user",),
+        third=("JOIN", "taps", "c.user = a.user"),
+    ),
+    "three: left twice, each without a partner": Case(
+        "count(*) AS n, count(b.user) AS l, count(c.user) AS r, sum(a.bytes) AS x, sum(c.bytes) AS y",
+        ("a.page", "b.page"),
+        on="a.user = b.user AND b.bytes > 0",
+        kind="LEFT JOIN",
+        third=("LEFT JOIN", "taps", "a.user = c.user AND c.page = 'a'"),
+    ),
+    "three: a left join, then an inner one by what may be missing": Case(
+        "count(*) AS n, sum(a.ms) AS x, max(c.page) AS y",
+        ("a.page",),
+        kind="LEFT JOIN",
+        third=("JOIN", "taps", "b.page = c.page"),
+    ),
+    "three: full, then full by the key of the first": Case(
+        "count(*) AS n, count(a.user) AS x, count(b.user) AS y, sum(c.bytes) AS z, sum(coalesce(a.bytes, 1)) AS s",
+        ("a.page", "c.page"),
+        kind="FULL JOIN",
+        third=("FULL JOIN", "taps", "a.user = c.user"),
+    ),
+    "three: right, with a condition on what may be missing": Case(
+        "count(*) AS n, sum(b.bytes) AS y, sum(a.bytes * c.bytes) AS p",
+        ("c.user",),
+        third=("RIGHT JOIN", "taps", "b.user = c.user AND b.bytes <= c.bytes"),
+        where="WHERE coalesce(a.bytes, 10) > 0 AND c.ms > 0",
+    ),
+    "three: those that neither of the others has": Case(
+        "count(*) AS n",
+        ("a.user",),
+        kind="LEFT JOIN",
+        third=("LEFT JOIN", "taps", "a.user = c.user"),
+        where="WHERE b.ts IS NULL AND c.ts IS NULL",
+    ),
+    "three: one stream with itself twice": Case(
+        "count(*) AS n, sum(c.bytes) AS x",
+        ("a.page",),
+        on="a.user = b.user AND a.bytes < b.bytes",
+        streams=("clicks", "clicks"),
+        third=("JOIN", "clicks", "b.user = c.user AND b.page <> c.page"),
     ),
 }
 JOIN = (

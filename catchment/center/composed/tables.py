@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +36,6 @@ class ComposedTables(ResultTables):
     lower: ResultTables | None = None
     lower_columns: tuple[str, ...] = ()  # what is read of the lower view
     evaluate: Evaluate | None = None
-    is_join: ClassVar[bool] = True  # as those of a join, its rows are bounded only when nothing is missing
 
     def compose(self, number: int, due: Sequence[Compose], on_unfinished: OnUnfinished) -> None:
         """Publish what one enactment composes; nothing if it was published before."""

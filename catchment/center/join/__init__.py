@@ -1,1 +1,1 @@
-"""Queries that join two streams, as far as the center treats them differently from a query of one stream."""
+"""Queries that join streams, as far as the center treats them differently from a query of one stream."""

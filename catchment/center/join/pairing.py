@@ -1,6 +1,6 @@
-"""Answers over pairs, computed from the partials of both sides of a join: tables in, tables out.
+"""Answers over pairs, computed from the partials of all streams of a join: tables in, tables out.
 
-A pairing is a table of partials of both sides (`catchment.query.join`). Law: `answer` of the pairing of any records
+A pairing is a table of partials of all streams (`catchment.query.join`). Law: `answer` of the pairing of any records
 equals the aggregates over all pairs of a left and a right record of the window with equal join keys that meet the
 comparisons of the join; a null equals and compares with nothing. In an outer join it also has the records of a
 preserved side that have no partner, with nulls for the other side. Partials are paired, never records, in blocks of at
@@ -27,11 +27,11 @@ MAX_PAIRS = 500_000  # pairs of partials per block
 Rows = NDArray[np.int64]
 
 
-def widen(join: Join, side: str, table: pa.Table) -> pa.Table:
-    """Return the partials of one side (slice, keys, states) as rows of the pairing."""
+def widen(join: Join, place: str, table: pa.Table) -> pa.Table:
+    """Return the partials of one stream (slice, keys, states) as rows of the pairing."""
     n = table.num_rows
-    found = {own_name(side, c): table[c] for c in table.column_names if c != SLICE_COLUMN}
-    found |= {SLICE_COLUMN: table[SLICE_COLUMN], SIDE_COLUMN: pa.array([side] * n, pa.string())}
+    found = {own_name(place, c): table[c] for c in table.column_names if c != SLICE_COLUMN}
+    found |= {SLICE_COLUMN: table[SLICE_COLUMN], SIDE_COLUMN: pa.array([place] * n, pa.string())}
     schema = join.pairing.schema
     return pa.table([found.get(f.name, pa.nulls(n, f.type)) for f in schema], names=schema.names).cast(schema)
 
@@ -41,24 +41,44 @@ def answer(join: Join, rows: pa.Table) -> pa.Table:
     return _combine(join, _all_blocks(join, side_of(join, LEFT, rows), side_of(join, RIGHT, rows)))
 
 
-def changed_answers(join: Join, rows: pa.Table, changed: pa.Table) -> pa.Table:
-    """Return the answers that the changed rows have a part in."""
-    touched = [
-        pair(join, side_of(join, LEFT, changed), side_of(join, RIGHT, rows)),
+def changed_answers(join: Join, rows: pa.Table, changed: pa.Table, whole: pa.Table) -> pa.Table:
+    """Return those of all answers that the changed rows have a part in."""
+    touched = _touched(join, rows, changed)
+    keys = list(join.answers.key_names)
+    if not touched.num_rows:
+        return touched
+    return partials.select_matching(whole, touched.select(keys)) if keys else whole
+
+
+def _touched(join: Join, rows: pa.Table, changed: pa.Table) -> pa.Table:
+    """Return answers with the keys that the changed rows have a pair of; their states mean nothing."""
+    inner = join.left
+    left = _touched(inner, _within(rows), _within(changed)) if isinstance(inner, Join) else side_of(join, LEFT, changed)
+    parts = [
+        pair(join, left, side_of(join, RIGHT, rows)),
         pair(join, side_of(join, LEFT, rows), side_of(join, RIGHT, changed)),
     ]
-    keys = list(join.answers.key_names)
-    if not any(t.num_rows for t in touched):
-        return touched[0]
-    whole = answer(join, rows)
-    return partials.select_matching(whole, pa.concat_tables([t.select(keys) for t in touched])) if keys else whole
+    return pa.concat_tables(parts)
 
 
 def side_of(join: Join, side: str, rows: pa.Table) -> pa.Table:
-    """Return the partials (keys, states) of a side, under the side's own names."""
+    """Return the partials (keys, states) of a side, under the side's own names; of a join, its answers."""
+    if side == LEFT and isinstance(join.left, Join):
+        return answer(join.left, _within(rows))
     mine = rows.filter(pc.equal(rows[SIDE_COLUMN], side))
     names = [f.name for f in join.side(side).schema if f.name != SLICE_COLUMN]
     return mine.select([own_name(side, n) for n in names]).rename_columns(names)
+
+
+def _within(rows: pa.Table) -> pa.Table:
+    """Return the rows of a pairing that are of the join on its left side, as a pairing of that join."""
+    prefix = own_name(LEFT, "")
+    mine = rows.filter(pc.starts_with(rows[SIDE_COLUMN], prefix))
+    own = mine.select([name for name in mine.column_names if name.startswith(prefix)])
+    places = pc.utf8_slice_codeunits(mine[SIDE_COLUMN], len(prefix))
+    return own.rename_columns([name.removeprefix(prefix) for name in own.column_names]).append_column(
+        SIDE_COLUMN, places
+    )
 
 
 def pair(join: Join, left: pa.Table, right: pa.Table) -> pa.Table:

@@ -1,11 +1,11 @@
-"""Publishing the windows of a join: answers are made of pairs, and the partials of both sides are kept for repairs.
+"""Publishing the windows of a join: answers are made of pairs, and the partials of all streams are kept for repairs.
 
-To everything else a join is one query: its slices hold the partials of both sides as rows of one pairing, its sites are
-those of both streams, and a window closes when every one of them has passed its end with each stream that it has. Late
-partials change every answer that they have a pair in: the pairing of a published window is kept in a table of its own
-and recalled whole for its repair, so memory is bounded by what is open, and the cost of a repair by the windows that it
-touches. In an outer join a late partial may also take rows back: those of records that had no partner until then. So
-every revision of an outer join has all rows of its window, and replaces those before it.
+To everything else a join is one query: its slices hold the partials of all streams as rows of one pairing, its sites
+are those of all streams, and a window closes when every one of them has passed its end with each stream that it has.
+Late partials change every answer that they have a pair in: the pairing of a published window is kept in a table of its
+own and recalled whole for its repair, so memory is bounded by what is open, and the cost of a repair by the windows
+that it touches. In an outer join a late partial may also take rows back: those of records that had no partner until
+then. So every revision of an outer join has all rows of its window, and replaces those before it.
 """
 
 from __future__ import annotations
@@ -63,12 +63,15 @@ class JoinPublisher(WindowPublisher):
         self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, changed: pa.Table, now_us: int
     ) -> Publish:
         """Publish the answers that a changed partial has a pair in, or all, and keep the partials that changed."""
-        if self.join.preserved:
+        if self.join.gives_alone:
             return self.publish(window, known, reason, rows, now_us)
         kept = partials.select_matching(rows, changed.select(list(self.query.fragment.key_names)))
-        answers = self.answers(rows) if self.query.whole_windows else changed_answers(self.join, rows, kept)
+        whole = self.answers(rows)
+        if self.query.learns_errors:
+            self._state.learned.revise(window.start_us, self._totals(whole))
+        answers = whole if self.query.whole_windows else changed_answers(self.join, rows, kept, whole)
         return replace(self._next_revision(window, known, reason, answers, now_us), kept=kept)
 
     def _whole(self, revision: Publish) -> Publish:
         """Let a revision of an outer join replace what was published of its window before."""
-        return replace(revision, replaces=True) if self.join.preserved and revision.revision > 1 else revision
+        return replace(revision, replaces=True) if self.join.gives_alone and revision.revision > 1 else revision

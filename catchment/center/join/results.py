@@ -1,4 +1,4 @@
-"""The tables of a query that joins two streams: beside its answers, the pairing that each window was answered from.
+"""The tables of a query that joins streams: beside its answers, the pairing that each window was answered from.
 
 `sides/<query>`: one row per (window, partial of a side, revision), only those that a revision changed. A repair recalls
 the newest of each from here, and answers the window again.
@@ -22,11 +22,10 @@ from catchment.query.fragment import Fragment
 
 @dataclass(frozen=True, kw_only=True)
 class JoinedTables(ResultTables):
-    """The tables of one join; `pairing` is the fragment whose rows hold the partials of both sides."""
+    """The tables of one join; `pairing` is the fragment whose rows hold the partials of all streams."""
 
     pairing: Fragment
     kinds: ClassVar[tuple[str, ...]] = ("results", "windows", "late", "sides")
-    is_join: ClassVar[bool] = True
 
     def publish(
         self, sequence: int, revisions: Sequence[Publish], on_unfinished: OnUnfinished = lambda windows, reason: None
@@ -35,6 +34,11 @@ class JoinedTables(ResultTables):
         kept = [r for r in revisions if r.kept is not None and (r.kept.num_rows or r.replaces)]
         if kept:
             self._append("sides", sequence, lambda: pa.concat_tables([t for r in kept for t in self._all_sides(r)]))
+
+    @property
+    def is_indirect(self) -> bool:
+        """Whether records are not what its rows count: pairs are."""
+        return True
 
     def _all_sides(self, revision: Publish) -> Iterator[pa.Table]:
         """Yield the partials that changed, and what takes back those that a replacing revision has no more."""
@@ -59,5 +63,5 @@ class JoinedTables(ResultTables):
         return self.recall(pa.table({WINDOW_COLUMN: pa.array(starts_us, pa.int64())}))
 
     def recall(self, wanted: pa.Table) -> pa.Table:
-        """Return the newest partials of both sides of some windows: (window_start_us, the pairing's keys, states)."""
+        """Return the newest partials of all streams of some windows: (window_start_us, the pairing's keys, states)."""
         return self._recall("sides", self.pairing, wanted)

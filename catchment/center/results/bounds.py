@@ -48,8 +48,9 @@ class ColumnLaw:
 def column_laws(plan: QueryPlan) -> tuple[ColumnLaw, ...]:
     """Return the laws of the columns that aggregate.
 
-    A column that is computed from aggregates is exact if they are. What pairs late records make is not known: the
-    columns of a join are bounded only when nothing is missing. So are those of a view of a view.
+    A column that is computed from aggregates is exact if they are. What pairs late records make, or rows of `explode`,
+    is learned for counts and sums, and not known of others: those are bounded only when nothing is missing. So are the
+    columns of a view of a view.
     """
     aggregates = {a.name: a for a in plan.answer.aggregates}
     copied = {k.name for k in plan.answer.keys} | {"window_start", "window_end"}
@@ -62,11 +63,16 @@ def column_laws(plan: QueryPlan) -> tuple[ColumnLaw, ...]:
         aggregate = aggregates.get(column.source or "")
         if aggregate is None or plan.lower is not None:
             laws.append(ColumnLaw(column.name, BoundLaw.UNBOUNDED, sketch=sketches))
-        elif (plan.join is not None or plan.fragment.explodes) and aggregate.exact:
+        elif is_indirect(plan) and aggregate.exact and law_of(aggregate) not in (BoundLaw.COUNT, BoundLaw.SUM):
             laws.append(ColumnLaw(column.name, BoundLaw.UNBOUNDED, aggregate.name))
         else:
             laws.append(law_of_aggregate(column.name, aggregate))
     return tuple(laws)
+
+
+def is_indirect(plan: QueryPlan) -> bool:
+    """Return whether records are not what a view counts: pairs of them are, or rows that are made of them."""
+    return plan.join is not None or bool(plan.fragment.explodes)
 
 
 def law_of_aggregate(column: str, aggregate: Aggregate) -> ColumnLaw:
@@ -99,7 +105,7 @@ class ResultBounds:
     delta: float
     late_delta: float
     source_key: str | None
-    is_join: bool = False
+    is_indirect: bool = False  # whether records are not what its rows count
 
     def scale(self, revision: Publish, lowered: pa.Table) -> tuple[pa.Table, dict[str, Floats]]:
         """Scale up what was sampled; return the values, and the terms of each aggregate that may have been sampled."""
@@ -121,7 +127,8 @@ class ResultBounds:
         terms = {}
         for law in self.laws:
             own = sampled.get(law.aggregate or "", any_sampled if law.aggregate is None else None)
-            late = self._late_of_rows(law, revision, lowered) + deferred.get(law.law, other_deferred)
+            waiting = other_deferred if self.is_indirect else deferred.get(law.law, other_deferred)
+            late = self._late_of_rows(law, revision, lowered) + waiting
             terms[law.column] = BoundTerms(
                 law.law,
                 _sizes(law, lowered),
@@ -130,12 +137,14 @@ class ResultBounds:
                 revision.late.is_counted if revision.late is not None else revision.deferred is not None,
                 own,
                 self._sketch_of_rows(law, revision),
+                is_awaited=_is_awaited(revision),
             )
         return self._state(terms, n)
 
     def needs_signs(self, revision: Publish) -> bool:
         """Return whether the bounds of a row depend on the signs of the others."""
-        if revision.late is None or not revision.late.records or revision.missing_sites:
+        late = revision.late
+        if late is None or revision.missing_sites or not (late.records or any(c.amount for c in late.columns)):
             return False
         return any(law.law is BoundLaw.SUM for law in self.laws)
 
@@ -217,13 +226,26 @@ class ResultBounds:
         if revision.late is None:
             return np.zeros(n)
         late = revision.late
-        if self.is_join or law.law is BoundLaw.UNBOUNDED or (law.law is BoundLaw.AVG and self.fragment.keys):
+        if law.law is BoundLaw.UNBOUNDED or (law.law is BoundLaw.AVG and self.fragment.keys):
             return np.full(n, 0.0 if late.records == 0.0 else np.inf)
+        if self.is_indirect:
+            return self._learned_of_rows(law, revision, late, lowered)
         if law.law in (BoundLaw.COUNT, BoundLaw.DISTINCT):
             return np.full(n, _or_infinite(late.records))
         if law.law in (BoundLaw.SUM, BoundLaw.AVG):
             return self._missing_of_values(law, revision, late, lowered)
         return law.factor * _missing_share(late, self._records_of_rows(late, lowered))
+
+    def _learned_of_rows(self, law: ColumnLaw, revision: Publish, late: Lateness, lowered: pa.Table) -> Floats:
+        """Return the most that each row lacks of pairs, or of rows of `explode`: what its window is said to lack."""
+        n = lowered.num_rows
+        if late.records == 0.0:
+            return np.zeros(n)
+        if law.law is BoundLaw.COUNT:
+            return np.full(n, _or_infinite(late.of(law.aggregate or "").amount))
+        if law.law is BoundLaw.SUM:
+            return self._missing_of_values(law, revision, late, lowered)
+        return np.full(n, np.inf)
 
     def _missing_of_values(self, law: ColumnLaw, revision: Publish, late: Lateness, lowered: pa.Table) -> Floats:
         """Return the most that is missing of a sum, or the error of an average.
@@ -252,7 +274,9 @@ class ResultBounds:
         sampled = np.where([[r.lowest_rate < 1.0] for r in revisions], np.inf, np.nan)
         counted = all(r.late is None or r.late.is_counted for r in revisions)
         n = len(revisions)
-        return BoundTerms(law.law, np.ones(n), late, self.late_delta, counted, sampled, np.full(n, law.sketch))
+        awaited = np.array([_is_awaited(r) for r in revisions], dtype=bool)
+        sketch = np.full(n, law.sketch)
+        return BoundTerms(law.law, np.ones(n), late, self.late_delta, counted, sampled, sketch, awaited)
 
     def _late_of_window(self, law: ColumnLaw, revision: Publish) -> float:
         """Return the same for all rows of a window together, whose value counts as 1."""
@@ -261,8 +285,12 @@ class ResultBounds:
             return np.inf
         if late is None or revision.status in (EXACT, FINAL):
             return 0.0
-        if self.is_join or law.law is BoundLaw.UNBOUNDED:
+        if law.law is BoundLaw.UNBOUNDED:
             return 0.0 if late.records == 0.0 else np.inf
+        if self.is_indirect:
+            is_learned = law.law in (BoundLaw.COUNT, BoundLaw.SUM)
+            learned = _ratio(late.of(law.aggregate or "").error) if is_learned else np.inf
+            return 0.0 if late.records == 0.0 else learned
         if law.law is BoundLaw.DISTINCT:
             return np.inf  # relative to how many distinct values there are, which the window does not tell
         if law.law is BoundLaw.SUM:
@@ -271,6 +299,12 @@ class ResultBounds:
             return _or_infinite(late.of(law.aggregate or "").error)
         share = float(_missing_share(late, np.array([late.received]))[0])
         return _ratio(share) if law.law is BoundLaw.COUNT else law.factor * share
+
+
+def _is_awaited(revision: Publish) -> bool:
+    """Return whether more of a window may come, by what is known of its sources."""
+    late = revision.late
+    return late is not None and not late.is_counted and revision.status not in (EXACT, FINAL)
 
 
 def _any_sampled(sampled: Mapping[str, Floats], n: int) -> Floats | None:

@@ -3,8 +3,9 @@
 When a window is final, every estimate in it is of certain records. A second round asks the sites for the few values
 that decide a percentile, and for all distinct hashes of a distinct count, as far as `repair_max_bytes` allows, by a
 view of its own (`catchment.query.narrowed_view`). Its rows are compared here with what was published: an exact answer
-takes the place of an estimate only if no site is missing and, of a percentile, if it is over equally many records; of a
-distinct count, if it has all values that are known to have been counted.
+takes the place of an estimate only if no site is missing and it is over equally many records, so that all columns of a
+row are of the same ones: records that came too late are in the histories and in no answer. Where a view with a distinct
+count does not count its records, no late one of the row may be registered.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from catchment.center.events import Publish
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results.write import ResultTables
 from catchment.query.fragment import Fragment
-from catchment.query.narrowed_view import NarrowedRow, place_of_estimate
+from catchment.query.narrowed_view import HELD_RECORDS, NarrowedRow, count_of_records, place_of_estimate
 from catchment.units import format_size
 
 HASH_BYTES = 8
@@ -131,7 +132,7 @@ def settle_window(
     if again.missing_sites:
         lacking = ", ".join(again.missing_sites)
         return _unchanged(stated, rows, former, f"{STAYS}: histories lack records of {lacking}")
-    settled = _Settled(target.fragment, source.fragment, rows, found)
+    settled = _Settled(target.fragment, source.fragment, rows, found, target.late_keys(start_us))
     settled.settle()
     why = _why_stays(settled.reasons)
     if not settled.changed:
@@ -154,7 +155,14 @@ def _unchanged(stated: Publish, rows: pa.Table, former: Mapping[str, Any], reaso
 class _Settled:
     """The rows of a window, in which estimates are replaced by what the rows of a second round say."""
 
-    def __init__(self, fragment: Fragment, narrowed: Fragment, rows: pa.Table, found: pa.Table) -> None:
+    def __init__(
+        self,
+        fragment: Fragment,
+        narrowed: Fragment,
+        rows: pa.Table,
+        found: pa.Table,
+        late_keys: Sequence[tuple[Any, ...]],
+    ) -> None:
         self._fragment = fragment
         self._narrowed = narrowed
         self._rows = rows
@@ -163,6 +171,7 @@ class _Settled:
         self._row_of: dict[tuple[str, ...], int] = {_hashable(key): row for row, key in enumerate(keys)}
         if not narrowed.keys and found.num_rows:
             self._row_of[()] = 0
+        self._late = {_hashable(key) for key in late_keys}
         self._states: dict[str, list[Any]] = {}
         self.changed: set[int] = set()
         self.reasons: Counter[str] = Counter()
@@ -171,12 +180,13 @@ class _Settled:
         """Replace what can be."""
         keys = [self._rows[name].to_pylist() for name in self._fragment.key_names]
         masks = dict(_estimates(self._fragment, self._rows))
-        for aggregate in self._narrowed.aggregates:
+        for aggregate in (a for a in self._narrowed.aggregates if a.name != HELD_RECORDS):
             place = place_of_estimate(aggregate.name)
             for row in np.flatnonzero(masks[place]).tolist():
-                other = self._row_of.get(_hashable(tuple(column[row] for column in keys)))
+                key = _hashable(tuple(column[row] for column in keys))
+                other = self._row_of.get(key)
                 if other is not None:  # else it is of another round
-                    self._settle_row(place, aggregate, row, other)
+                    self._settle_row(place, aggregate, row, other, key in self._late)
 
     def table(self) -> pa.Table:
         """Return the rows with what was replaced."""
@@ -186,7 +196,7 @@ class _Settled:
             rows = rows.set_column(index, rows.schema.field(index), pa.array(values, rows.schema.field(index).type))
         return rows
 
-    def _settle_row(self, place: int, narrowed: Aggregate, row: int, other: int) -> None:
+    def _settle_row(self, place: int, narrowed: Aggregate, row: int, other: int, has_late: bool) -> None:
         aggregate = self._fragment.aggregates[place]
         states = partials_of(narrowed, self._found.slice(other, 1))
         if narrowed.are_estimates(states)[0]:
@@ -194,7 +204,10 @@ class _Settled:
         elif isinstance(aggregate, CountDistinct):
             counted = set(self._rows[aggregate.states[0].name][row].as_py())
             found = set(states[0][0].as_py() or ())
-            if counted <= found:
+            others = self._why_other_records(row, other, has_late)
+            if others is not None:
+                self.reasons[others] += 1
+            elif counted <= found:
                 self._replace(aggregate, row, [aggregate.counted(len(found))])
             else:
                 self.reasons["histories lack values that were counted"] += 1
@@ -208,6 +221,18 @@ class _Settled:
                 self.reasons[settled] += 1
             else:
                 self._replace(aggregate, row, [[{"value": v, "count": c} for v, c in settled], None])
+
+    def _why_other_records(self, row: int, other: int, has_late: bool) -> str | None:
+        """Return why the histories hold other records of a row than were merged; None if they hold the same."""
+        counts = count_of_records(self._fragment)
+        if counts is None or HELD_RECORDS not in (a.name for a in self._narrowed.aggregates):
+            return "records that came too late for it are in the histories" if has_late else None
+        (state,) = counts.states
+        merged = self._rows[state.name][row].as_py()
+        held = self._found[next(a for a in self._narrowed.aggregates if a.name == HELD_RECORDS).states[0].name][other]
+        if held.as_py() == merged:
+            return None
+        return f"histories hold {held.as_py()} records of it, and {merged} were merged"
 
     def _replace(self, aggregate: Aggregate, row: int, state: Sequence[Any]) -> None:
         for column, value in zip(aggregate.states, state, strict=True):

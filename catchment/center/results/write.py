@@ -88,7 +88,6 @@ class ResultTables:
     publishes_nulls: bool = False  # whether rows that fail are published, with null columns
     is_whole: bool = False  # whether each revision has all rows of its window
     kinds: ClassVar[tuple[str, ...]] = ("results", "windows", "late")
-    is_join: ClassVar[bool] = False
 
     def publish(
         self, sequence: int, revisions: Sequence[Publish], on_unfinished: OnUnfinished = lambda windows, reason: None
@@ -181,6 +180,15 @@ class ResultTables:
         """Return the newest published states of the answers of whole windows."""
         return self._recall("results", self.fragment, pa.table({WINDOW_COLUMN: pa.array(starts_us, pa.int64())}))
 
+    def late_keys(self, start_us: int) -> list[tuple[Any, ...]]:
+        """Return the keys of what came too late to be merged into a window, as far as it is registered."""
+        found = self._store.read("late", self.query, ["window_start", "state"], pa.array([start_us], pa.int64()))
+        if found is None or not found.num_rows:
+            return []
+        states = partials.one_array(found["state"])
+        columns = [pc.struct_field(states, name).to_pylist() for name in self.fragment.key_names]
+        return list(zip(*columns, strict=True)) if columns else [()]
+
     def recall(self, wanted: pa.Table) -> pa.Table:
         """Return the newest published states of (window_start_us, keys...), with these in front."""
         known = self.recent.recall(wanted)
@@ -240,8 +248,13 @@ class ResultTables:
     @cached_property
     def _bounds(self) -> ResultBounds:
         return ResultBounds(
-            self.fragment, self.laws, self.delta, self.late_delta, self.source_key, is_join=self.is_join
+            self.fragment, self.laws, self.delta, self.late_delta, self.source_key, is_indirect=self.is_indirect
         )
+
+    @property
+    def is_indirect(self) -> bool:
+        """Whether records are not what its rows count."""
+        return bool(self.fragment.explodes)
 
     def _recall(self, kind: str, fragment: Fragment, wanted: pa.Table) -> pa.Table:
         schema = recalled_schema(fragment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -11,20 +12,25 @@ from catchment.center.events import DeferredRows, Publish
 from catchment.center.late.registry import WINDOW_COLUMN, LateRegistry
 from catchment.center.query import CenterQuery
 from catchment.center.shards.parts import count_rows, is_parts
-from catchment.center.statuses import EARLY
+from catchment.center.statuses import EARLY, EXACT, FINAL
 from catchment.center.windows.closed import ClosedWindow
+from catchment.center.windows.learned import Totals, learned_columns, totals_of_answers
 from catchment.center.windows.outstanding import Outstanding
 from catchment.quality.merge_sites import Lateness
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.timeline import Window
 
+if TYPE_CHECKING:  # the state holds what is unfinished, which knows the publisher
+    from catchment.center.windows.state import WindowsState
+
 
 class WindowPublisher:
     """Publishes the windows of one query of one stream: its answers are its merged partials."""
 
-    def __init__(self, query: CenterQuery, outstanding: Outstanding) -> None:
+    def __init__(self, query: CenterQuery, outstanding: Outstanding, state: WindowsState) -> None:
         self.query = query
         self._outstanding = outstanding
+        self._state = state
         self.row_schema = pa.schema([f for f in query.fragment.schema if f.name != SLICE_COLUMN])
 
     def deferred_rows(self, start_us: int) -> DeferredRows | None:
@@ -49,19 +55,26 @@ class WindowPublisher:
 
     def publish(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
         """Publish all rows of a window that closes."""
-        return self._next_revision(window, known, reason, self.answers(rows), now_us)
+        answers = self.answers(rows)
+        if self.query.learns_errors and known.awaited and not known.absent_sites and not is_parts(answers):
+            self._state.learned.close(window.start_us, self._totals(answers))
+        return self._next_revision(window, known, reason, answers, now_us)
 
     def revise(
         self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, changed: pa.Table, now_us: int
     ) -> Publish:
         """Publish recalled rows of a window into which the changed ones were merged."""
         assert count_rows(rows) >= count_rows(changed), "a repair publishes every row that late partials touch"
+        if self.query.learns_errors and not is_parts(changed):
+            self._state.learned.add(window.start_us, self._totals(changed))
         return self._next_revision(window, known, reason, rows, now_us)
 
     def publish_status(
         self, window: Window, known: ClosedWindow, reason: str, now_us: int, status: str | None = None
     ) -> Publish:
         """Publish that the status or the coverage of a window has changed, without rows."""
+        if status == FINAL:
+            self._state.learned.settle(window.start_us)
         empty = self.answers(self.row_schema.empty_table())
         revision = self._revision(window, known, reason, empty, now_us)
         return replace(revision, status=status or known.status, group_rates=None, has_answer=False)
@@ -97,6 +110,19 @@ class WindowPublisher:
         known.revision += 1
         return self._revision(window, known, reason + self._shed_reason(window), rows, now_us)
 
+    def _totals(self, answers: pa.Table) -> Totals:
+        return totals_of_answers(self.query.answers.aggregates, answers)
+
+    def _lateness(self, window: Window, known: ClosedWindow) -> Lateness | None:
+        """Return what late records may change of a window: as sites state it, or as it was of the windows before."""
+        late = known.lateness
+        if known.status == EXACT:
+            self._state.learned.settle(window.start_us)
+        if late is None or not self.query.learns_errors or late.is_counted:
+            return late
+        columns = learned_columns(self.query.answers.aggregates)
+        return self._state.learned.lateness(window.start_us, columns, late, self._state.closed, self.query.late_delta)
+
     def _revision(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
         return Publish(
             query=self.query.name,
@@ -109,7 +135,7 @@ class WindowPublisher:
             rows=rows,
             published_us=now_us,
             lowest_rate=self._outstanding.lowest_rate(window.start_us),
-            late=known.lateness,
+            late=self._lateness(window, known),
             sources=known.sources,
             group_rates=self._outstanding.group_rates(window.start_us),
             deferred=self.deferred_rows(window.start_us),

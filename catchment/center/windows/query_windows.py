@@ -24,9 +24,11 @@ from catchment.center.windows.renewed import RenewedWindows
 from catchment.center.windows.skipped import SkippedRecords
 from catchment.center.windows.state import WindowsState
 from catchment.center.windows.unfinished import UnfinishedAnswers
-from catchment.quality.contract import watched_quantities
+from catchment.quality.contract import Measure, WatchedQuantity, watched_quantities
 
-MakePublisher = Callable[[CenterQuery, Outstanding], WindowPublisher]
+# Of a join its sites tell how many records they have and lack; what pairs lack is learned (`windows/learned.py`).
+RECORDS = (WatchedQuantity(Measure("count"), None, (), bounded=False),)
+MakePublisher = Callable[[CenterQuery, Outstanding, WindowsState], WindowPublisher]
 
 
 class QueryWindows:
@@ -37,10 +39,10 @@ class QueryWindows:
     ) -> None:
         self.query = query
         self.state = state or WindowsState()
-        watched = watched_quantities(query.fragment.aggregates)
+        watched = RECORDS if query.join is not None else watched_quantities(query.fragment.aggregates)
         by_group = len(query.fragment.keys) == 1
         self.outstanding = Outstanding(query.window, by_group, self.state.outstanding, self.state.deferred)
-        publisher = make_publisher(query, self.outstanding)
+        publisher = make_publisher(query, self.outstanding, self.state)
         self.unfinished = UnfinishedAnswers(query, self.state.unfinished, publisher)
         self.open = OpenSlices(query, self.state, self.outstanding.deferred)
         self.skipped = SkippedRecords(self.state, self.open)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from catchment.center.late.registry import LateRegistry
 from catchment.center.windows.closed import ClosedWindow
 from catchment.center.windows.deferred import DeferralName, DeferredBatch
+from catchment.center.windows.learned import LearnedErrors
 from catchment.center.windows.outstanding import OutstandingBatch, SiteBatch
 from catchment.center.windows.recent import EarlyWindow, RecentWindows
 from catchment.center.windows.unfinished import UnfinishedState
@@ -41,12 +42,13 @@ class FormerWindow:
 
 
 @stored(
-    version=5,  # version 3 has deferred, version 4 has overflowed, version 5 has renewed
+    version=6,  # version 3 has deferred, version 4 has overflowed, version 5 has renewed, version 6 has learned
     migrations={
         1: lambda fields: fields | {"unmerged_of_sites": {}, "skipped": {}},
         2: dict,
         3: dict,
         4: dict,
+        5: dict,
     },
 )
 @dataclass
@@ -74,3 +76,4 @@ class WindowsState:
     deferred: dict[DeferralName, DeferredBatch] = field(default_factory=dict)  # groups whose partials wait
     overflowed: set[int] = field(default_factory=set)  # windows with a sum that does not fit
     renewed: dict[int, FormerWindow] = field(default_factory=dict)  # what windows had that are computed again
+    learned: LearnedErrors = field(default_factory=LearnedErrors)  # what windows lacked, of joins and explode

@@ -89,6 +89,8 @@ def _check_feeds(folder: Path) -> str:
 def _questions_of_sites(deployment: Deployment, site: str | None) -> Iterator[tuple[str, Callable[[], str]]]:
     sites = _chosen_sites(deployment, site)
     yield "data", lambda: _check_data(deployment, sites)
+    if site in (None, deployment.project.center) and deployment.catalog.sinks:
+        yield "sinks", lambda: _check_sinks(deployment)
     yield "keys", lambda: _check_keys(deployment, [*sites, *([] if site else [deployment.project.center])])
     yield "Java", _check_java
     if site is not None:
@@ -106,10 +108,19 @@ def _chosen_sites(deployment: Deployment, site: str | None) -> list[str]:
 
 
 def _check_data(deployment: Deployment, sites: list[str]) -> str:
-    from catchment.deploy.preflight import check_sources
+    from catchment.deploy.preflight import check_sources, name_what_is_not_asked
 
     check_sources(deployment, sites)
-    return f"what {', '.join(sites)} read is there"
+    elsewhere = name_what_is_not_asked(deployment, sites)
+    if not elsewhere:
+        return f"what {', '.join(sites)} read is there"
+    return f"what is on the disks of {', '.join(sites)} is there; not asked: {', '.join(elsewhere)}"
+
+
+def _check_sinks(deployment: Deployment) -> str:
+    from catchment.deploy.preflight import check_sinks
+
+    return f"{', '.join(check_sinks(deployment))}: their settings are there; not asked: whether they take answers"
 
 
 def _check_keys(deployment: Deployment, sites: list[str]) -> str:

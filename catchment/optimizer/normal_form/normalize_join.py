@@ -1,8 +1,11 @@
-"""The normal form of a join: both sides in theirs, in the order of their texts, so that `a JOIN b` is `b JOIN a`."""
+"""The normal form of a join: both sides in theirs, in the order of their texts, so that `a JOIN b` is `b JOIN a`.
+
+Joins of three streams and more keep their order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from catchment.optimizer.normal_form.expressions import rename_columns
@@ -31,20 +34,28 @@ _Names = Mapping[str, Mapping[str, str]]  # by side: the normal names of its key
 class _Side:
     """A side in normal form, and the names that its keys and aggregates have there."""
 
-    aggregate: WindowAggregate
+    node: WindowAggregate | WindowJoin
     names: dict[str, str]
 
 
 def normalize_join(plan: QueryPlan, normalize: Callable[[QueryPlan], QueryPlan]) -> QueryPlan:
-    """Return a plan of two streams with both sides normal and in order, keys and aggregates named by their content."""
+    """Return a plan of joined streams with all sides normal and in order, keys and aggregates named by content."""
     join = plan.answer
     assert isinstance(join, WindowJoin)
-    left, right = (_normal_side(side, normalize) for side in plan.sides)
+    made = _normal_join(join, iter([_normal_side(side, normalize) for side in plan.sides]))
+    return _rename(plan, made)
+
+
+def _normal_join(join: WindowJoin, sides: Iterator[_Side]) -> _Side:
+    """Return a join over sides in normal form, which come in the order of their places."""
+    left = _normal_join(join.left, sides) if isinstance(join.left, WindowJoin) else next(sides)
+    right = next(sides)
+    assert isinstance(right.node, WindowAggregate)
     names = {LEFT: left.names, RIGHT: right.names}
     made = replace(
         join,
-        left=left.aggregate,
-        right=right.aggregate,
+        left=left.node,
+        right=right.node,
         on=tuple(sorted({(left.names[a], right.names[b]) for a, b in join.on})),
         joined=tuple(_rename_sources(k, names) for k in join.joined),
         pairs=tuple(_rename_parts(p, names) for p in join.pairs),
@@ -53,8 +64,14 @@ def normalize_join(plan: QueryPlan, normalize: Callable[[QueryPlan], QueryPlan])
         ),
         conditions=_sort_conditions(_rename_condition(c, names) for c in join.conditions),
     )
-    ordered = made if left.aggregate.to_text() <= right.aggregate.to_text() else _swap_sides(made)
-    return _rename(plan, ordered)
+    return _name_by_content(_in_order_of_texts(made))
+
+
+def _in_order_of_texts(join: WindowJoin) -> WindowJoin:
+    """Return a join of two streams with the lesser text first; a join that is a side stays on the left."""
+    if isinstance(join.left, WindowJoin) or join.left.to_text() <= join.right.to_text():
+        return join
+    return _swap_sides(join, join.left)
 
 
 def _normal_side(side: QueryPlan, normalize: Callable[[QueryPlan], QueryPlan]) -> _Side:
@@ -83,11 +100,11 @@ def _rename_condition(condition: RowCondition, names: _Names) -> RowCondition:
     return replace(condition, source=source, alone=alone)
 
 
-def _swap_sides(join: WindowJoin) -> WindowJoin:
+def _swap_sides(join: WindowJoin, left: WindowAggregate) -> WindowJoin:
     """Return the same join with its sides exchanged."""
     return WindowJoin(
         join.right,
-        join.left,
+        left,
         tuple(sorted((b, a) for a, b in join.on)),
         tuple(replace(k, side=OTHER[k.side]) for k in join.joined),
         tuple(map(_swap_parts, join.pairs)),
@@ -116,18 +133,23 @@ def _sort_conditions(conditions: Iterable[RowCondition]) -> tuple[RowCondition, 
     return tuple(sorted(set(conditions), key=str))
 
 
-def _rename(plan: QueryPlan, join: WindowJoin) -> QueryPlan:
-    """Name keys and aggregates by what they are made of, so that equal ones are one; the result keeps its names."""
+def _name_by_content(join: WindowJoin) -> _Side:
+    """Name keys and aggregates by what they are made of, so that equal ones are one."""
     keys = {k.name: f"{k.side}_{k.source}" + (f"_or_{k.alone}" if k.alone else "") for k in join.joined}
     pairs = {p.aggregate.name: _pair_name(p) for p in join.pairs}
     joined = {keys[k.name]: replace(k, name=keys[k.name]) for k in join.joined}
     made = {pairs[p.aggregate.name]: _rename_pair(p, pairs[p.aggregate.name]) for p in join.pairs}
     normal = replace(join, joined=_in_order(joined), pairs=tuple(made[n] for n in sorted(made)))
-    names = keys | pairs
+    return _Side(normal, keys | pairs)
+
+
+def _rename(plan: QueryPlan, normal: _Side) -> QueryPlan:
+    """Return a plan over a join in normal form; the result keeps its names."""
+    names = normal.names
     having = rename_columns(plan.having, names) if plan.having else None
     columns = tuple(rename_column(c, names) for c in plan.columns)
     top = with_keys(plan.top, lambda key: rename_sort_key(key, names))
-    finish = replace(plan.finish, input=normal, columns=columns, having=having, top=top)
+    finish = replace(plan.finish, input=normal.node, columns=columns, having=having, top=top)
     return QueryPlan(replace(plan.root, input=finish))
 
 

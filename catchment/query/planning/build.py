@@ -20,7 +20,7 @@ from catchment.query.planning.composed import ViewWindows, check_composed_option
 from catchment.query.planning.explodes import with_laterals
 from catchment.query.planning.from_clause import FromClause, read_from
 from catchment.query.planning.grouping import read_grouping
-from catchment.query.planning.joined import NO_BOUND, check_options, plan_joined
+from catchment.query.planning.joined import NOT_SAMPLED, check_options, plan_joined
 from catchment.query.planning.project_calls import with_installed_calls
 from catchment.query.planning.records import group_records
 from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_finish, read_keys
@@ -73,7 +73,7 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
     conditions = tuple(dict.fromkeys(render(part) for part in read_conditions(view, read)))
     found = tuple(aggregates.found.values())
     if read.explodes:
-        check_options(view, "makes several rows of a record", NO_BOUND.format("rows"))
+        check_options(view, "makes several rows of a record", NOT_SAMPLED.format("rows"), may_have_contract=True)
     if isinstance(read.stream, ViewWindows):
         found = (*found, make_aggregate("count", None, None, name=LOWER_ROWS))
     if grouping.assembly is not None:

@@ -1,4 +1,4 @@
-"""FROM and JOIN: the one or two streams that a view reads, the tables that it looks up, and their names in the plan.
+"""FROM and JOIN: the streams that a view reads, the tables that it looks up, and their names in the plan.
 
 A subquery, or a query of WITH, that only filters and computes columns is read through: its columns are expressions over
 the streams and tables that it reads, and its conditions are conditions of the view. So is a view without GROUP BY.
@@ -14,7 +14,7 @@ from sqlglot import exp
 from catchment.project.options import did_you_mean
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import Explode, Lookup
-from catchment.query.join import LEFT, RIGHT, SIDES
+from catchment.query.join import LEFT, MAX_STREAMS, RIGHT, SIDES
 from catchment.query.plan import QueryPlan
 from catchment.query.planning.calls import fresh_name, resolve_inputs
 from catchment.query.planning.composed import ViewWindows, relation_of, windows_of
@@ -35,17 +35,26 @@ from catchment.query.sql.statements import DeclaredRelation, Stream, Table, View
 
 @dataclass(frozen=True)
 class StreamJoin:
-    """A second stream, its name in the plan, and the condition of the join (resolved).
+    """One more stream, its name in the plan, and the condition of the join (resolved); None: WHERE has it.
 
     `preserved` are the sides whose records are rows also without a partner, `before` the conditions that hold before
-    the join: those of the subqueries that are joined (resolved).
+    the join: those of the subqueries that are joined (resolved). `inner` is the join of the streams before, if they are
+    several, and `at` where the join is written.
     """
 
     stream: Stream
     canonical: str
-    on: exp.Expr
+    on: exp.Expr | None
     preserved: tuple[str, ...] = ()
     before: tuple[exp.Expr, ...] = ()
+    inner: StreamJoin | None = None
+    at: exp.Expr | None = None
+
+    def may_lack(self, stream: str) -> bool:
+        """Return whether records of a stream may be missing in what the join gives."""
+        if stream == self.canonical:
+            return LEFT in self.preserved
+        return RIGHT in self.preserved or (self.inner is not None and self.inner.may_lack(stream))
 
 
 @dataclass(frozen=True)
@@ -117,7 +126,7 @@ class _FromReader:
         """Return the FROM clause with the rows that an array or a map of each record gives."""
         if read.joined is not None:
             raise self.view.text.error(
-                "the pairs of two streams are not made into more rows",
+                "the pairs of streams are not made into more rows",
                 lateral,
                 hint="write it in a subquery of one of the streams",
             )
@@ -161,7 +170,7 @@ class _FromReader:
         names = [column.name for column in relation.columns]
         read = self._derive(source.branch(self.branch), taken, names, is_branch=True) if self.branch else first
         if read.joined is not None or isinstance(read.stream, ViewWindows):
-            found = "joins two streams" if read.joined is not None else "reads a view that aggregates"
+            found = "joins streams" if read.joined is not None else "reads a view that aggregates"
             raise text.error(
                 f"a branch of UNION ALL {found}",
                 source.selects[self.branch],
@@ -237,9 +246,14 @@ def _check_alias(alias: str, at: exp.Expr, scope: Scope, view: View) -> None:
 
 
 def _with_subquery(join: exp.Join, read: FromClause, source: QuerySource, inner: FromClause, view: View) -> FromClause:
-    """Add a subquery of a second stream."""
-    if inner.joined is not None or read.joined is not None:
-        raise _third_stream(join, view)
+    """Add a subquery of one more stream."""
+    if inner.joined is not None:
+        raise view.text.error(
+            f"{source.alias!r} joins streams itself",
+            join.this,
+            hint="let it come first: FROM (SELECT ...) JOIN stream; or list all in one FROM: a JOIN b ON ... JOIN c ON "
+            "...",
+        )
     _refuse_explodes(join, view, read, inner)
     _refuse_union(join, view, read, inner)
     (relation,) = inner.scope.relations.values()
@@ -256,7 +270,7 @@ def _with_subquery(join: exp.Join, read: FromClause, source: QuerySource, inner:
 
 
 def _with_lookup(join: exp.Join, read: FromClause, canonical: str, view: View) -> FromClause:
-    on = resolve_inputs(_condition(join, view, "stream.column = table.column"), read.scope, "JOIN ON")
+    on = resolve_inputs(_condition(join, read.scope, view, "stream.column = table.column"), read.scope, "JOIN ON")
     _check_equality(on, canonical, view)
     streams = {read.owners[c.table] for c in on.find_all(exp.Column) if c.table != canonical}
     if len(streams) > 1:
@@ -275,7 +289,7 @@ def _with_lookup(join: exp.Join, read: FromClause, canonical: str, view: View) -
 
 def _check_missing_side(join: exp.Join, read: FromClause, owner: str, lookup: Lookup, on: exp.Expr, view: View) -> None:
     """Refuse a look-up by a side that may be missing, unless it then certainly finds nothing and leaves the row."""
-    if read.joined is None or (LEFT if owner != read.stream.name else RIGHT) not in read.joined.preserved:
+    if read.joined is None or not read.joined.may_lack(owner):
         return
     by_columns = all(isinstance(side, exp.Column) for part in conjuncts(on) for side in (part.this, part.expression))
     if lookup.how != "left" or not by_columns:
@@ -287,11 +301,9 @@ def _check_missing_side(join: exp.Join, read: FromClause, owner: str, lookup: Lo
 
 
 def _with_stream(join: exp.Join, read: FromClause, canonical: str, view: View) -> FromClause:
-    """Add the second stream; its condition is checked in `catchment.query.planning.joined`."""
+    """Add one more stream; its condition is checked in `catchment.query.planning.joined`."""
     stream = read.scope.relations[join.this.alias_or_name]
     assert isinstance(stream, Stream)
-    if read.joined is not None:
-        raise _third_stream(join, view)
     _refuse_explodes(join, view, read)
     _refuse_union(join, view, read)
     scope = replace(read.scope, streams={**read.scope.streams, canonical: stream})
@@ -300,24 +312,45 @@ def _with_stream(join: exp.Join, read: FromClause, canonical: str, view: View) -
 
 
 def _with_join(join: exp.Join, read: FromClause, stream: Stream, canonical: str, view: View) -> FromClause:
-    """Join the two streams of a FROM clause; a column of a subquery is null as a whole where its side is missing."""
+    """Join a stream with those before it; a column of a subquery is null as a whole where its side is missing."""
+    if len(read.streams) > MAX_STREAMS:
+        raise view.text.error(
+            f"{join.this.name or join.this.alias!r} is one stream too many",
+            join.this,
+            hint=f"a view joins {MAX_STREAMS} streams at most, and any number of tables",
+        )
     preserved = _preserved(join, view)
-    relations = {
-        alias: replace(r, side=read.scope.canonical[alias]) if isinstance(r, DerivedRelation) else r
-        for alias, r in read.scope.relations.items()
-    }
+    relations = dict(read.scope.relations)
+    for alias, relation in relations.items():
+        if isinstance(relation, DerivedRelation) and relation.side is None:
+            relations[alias] = _of_one_side(relation, alias, join, read, canonical, preserved, view)
     scope = replace(read.scope, relations=relations)
-    on = resolve_inputs(_condition(join, view, "a.column = b.column"), scope, "JOIN ON")
-    joined = StreamJoin(stream, canonical, on, preserved, read.conditions)
+    given = _stream_condition(join, scope, view)
+    on = resolve_inputs(given, scope, "JOIN ON") if given is not None else None
+    joined = StreamJoin(stream, canonical, on, preserved, read.conditions, read.joined, join)
     return replace(read, scope=scope, joined=joined, conditions=())
 
 
-def _third_stream(join: exp.Join, view: View) -> Exception:
-    return view.text.error(
-        f"{join.this.name or join.this.alias!r} is the third stream of this view",
-        join.this,
-        hint="a view joins two streams, and any number of tables",
-    )
+def _of_one_side(
+    relation: DerivedRelation,
+    alias: str,
+    join: exp.Join,
+    read: FromClause,
+    canonical: str,
+    preserved: tuple[str, ...],
+    view: View,
+) -> DerivedRelation:
+    """Return a subquery that is joined, with the stream whose absence makes its columns null."""
+    own = read.scope.canonical[alias]
+    if read.joined is None or own == canonical:
+        return replace(relation, side=own)
+    if RIGHT in preserved:
+        raise view.text.error(
+            f"{alias!r} joins streams itself, and may be missing here",
+            join,
+            hint="write all joins in one FROM: a JOIN b ON ... FULL JOIN c ON ...",
+        )
+    return relation  # of several streams, and never missing as a whole
 
 
 def _refuse_explodes(join: exp.Join, view: View, *sides: FromClause) -> None:
@@ -343,7 +376,7 @@ def _refuse_union(join: exp.Join, view: View, *sides: FromClause) -> None:
 def _preserved(join: exp.Join, view: View) -> tuple[str, ...]:
     """Return the sides of a join of two streams whose records are rows also without a partner."""
     words = [word for word in _words(join) if word != "OUTER"]
-    kinds = {(): (), ("INNER",): (), ("LEFT",): (LEFT,), ("RIGHT",): (RIGHT,), ("FULL",): SIDES}
+    kinds = {(): (), ("INNER",): (), ("CROSS",): (), ("LEFT",): (LEFT,), ("RIGHT",): (RIGHT,), ("FULL",): SIDES}
     found = kinds.get(tuple(words))
     if found is None:
         raise view.text.error(
@@ -374,12 +407,32 @@ def _how(join: exp.Join, view: View) -> str:
     )
 
 
-def _condition(join: exp.Join, view: View, form: str) -> exp.Expr:
+def _stream_condition(join: exp.Join, scope: Scope, view: View) -> exp.Expr | None:
+    """Return the condition of a join of streams; None where WHERE is to have it: FROM a, b WHERE a.x = b.x."""
+    if join.kind == "CROSS" and join.args.get("on") is None:
+        return None
+    return _condition(join, scope, view, "a.column = b.column")
+
+
+def _condition(join: exp.Join, scope: Scope, view: View, form: str) -> exp.Expr:
     on = join.args.get("on")
+    if join.args.get("using"):
+        return exp.and_(*(_equal_names(name, join, scope, view) for name in join.args["using"]))
     if not isinstance(on, exp.Expr) or isinstance(on, exp.Boolean):
-        found = "USING (...)" if join.args.get("using") else "no condition"
-        raise view.text.error(f"this JOIN has {found}", join, hint=f"write ON {form}")
+        raise view.text.error("this JOIN has no condition", join, hint=f"write ON {form}")
     return on
+
+
+def _equal_names(name: exp.Expr, join: exp.Join, scope: Scope, view: View) -> exp.Expr:
+    """Return what USING (name) means: that both relations agree in a column."""
+    *before, last = scope.relations
+    owners = [alias for alias in before if scope.relations[alias].column(name.name)]
+    if len(owners) != 1:
+        found = f"{' and '.join(owners)} have it" if owners else "nothing before it has it"
+        raise view.text.error(
+            f"USING ({name.name}) does not say which column is meant: {found}", join, hint="write ON a.x = b.y"
+        )
+    return exp.EQ(this=exp.column(name.name, table=owners[0]), expression=exp.column(name.name, table=last))
 
 
 def _check_equality(on: exp.Expr, table: str, view: View) -> None:

@@ -24,11 +24,6 @@ CALENDAR_FORM = "calendar_window(event_time, 'day', 'Europe/Berlin'), or 'week' 
 ASSEMBLED = {"SESSION_WINDOW": SESSION_FORM, "CUMULATE": GROWING_FORM, "CALENDAR_WINDOW": CALENDAR_FORM}
 # A window is the merge of its slices: with more slides per window, closing windows would cost too much.
 MAX_SLIDES = 10_000
-# The window functions of other engines, and what to write here.
-OTHER_WINDOWS = {
-    "TUMBLE": "window(ts, '1 minute')",
-    "HOP": "window(ts, '1 minute', '10 seconds') (size first, then slide)",
-}
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,8 @@ def _read_items(select: exp.Select, scope: Scope, streams: Mapping[str, Stream],
     if group is None and select.args.get("distinct") is not None:
         return _read_distinct(select, scope, streams, is_branch)
     if group is None:
-        raise scope.text.error("there is no GROUP BY", select, hint=f"add GROUP BY {WINDOW_FORM}, keys...")
+        why = "records are paired within windows: " if len(streams) > 1 else ""
+        raise scope.text.error("there is no GROUP BY", select, hint=f"{why}add GROUP BY {WINDOW_FORM}, keys...")
     kinds = {type(item).__name__.lower() for item in group.expressions}
     for name in ("grouping_sets", "groupingsets", "cube", "rollup", "totals", "all"):
         if group.args.get(name) or name in kinds:
@@ -74,7 +70,7 @@ def _read_items(select: exp.Select, scope: Scope, streams: Mapping[str, Stream],
                 group,
                 hint=f"list the keys: GROUP BY {WINDOW_FORM}, keys...",
             )
-    items = [_resolve_item(item, select, scope) for item in group.expressions]
+    items = [_whole_window(_resolve_item(item, select, scope)) for item in group.expressions]
     return _group_by(items, group, scope, streams, is_branch)
 
 
@@ -82,15 +78,18 @@ def _read_distinct(select: exp.Select, scope: Scope, streams: Mapping[str, Strea
     """Return the grouping that SELECT DISTINCT means: by the window that it names and by every other column."""
     items: dict[str, exp.Expr] = {}
     for selected in select.selects:
-        item = selected.unalias()
-        if isinstance(item, exp.Dot) and window_name(item.this):
-            item = item.this
+        item = _whole_window(selected.unalias())
         if any(is_aggregate(node) for node in item.walk()):
             raise scope.text.error(
                 f"{show(item)} is an aggregate, and there is no GROUP BY", item, hint=f"add GROUP BY {WINDOW_FORM}"
             )
         items.setdefault(render(item), item)
     return _group_by(list(items.values()), select, scope, streams, is_branch)
+
+
+def _whole_window(item: exp.Expr) -> exp.Expr:
+    """Return the window that a bound of it stands for: window(ts, '1 minute').start."""
+    return item.this if isinstance(item, exp.Dot) and window_name(item.this) else item
 
 
 def _group_by(
@@ -100,16 +99,18 @@ def _group_by(
     if len(windows) != 1:
         found, way_out = ("no window", "add") if not windows else (f"{len(windows)} windows", "keep only")
         clause = "GROUP BY" if isinstance(group, exp.Group) else "SELECT DISTINCT"
-        raise scope.text.error(f"{clause} has {found}", group, hint=f"{way_out} one {WINDOW_FORM}")
+        truncated = next((i for i in items if isinstance(i, exp.TimestampTrunc | exp.DateTrunc)), None)
+        example = f", in place of {show(truncated)}" if truncated is not None and not windows else ""
+        raise scope.text.error(f"{clause} has {found}", group, hint=f"{way_out} one {WINDOW_FORM}{example}")
     spec = _read_window(windows[0], scope, streams)
     keys = {render(key): key for key in (_key(item, scope, is_branch) for item in items if item is not windows[0])}
     return Grouping(windows[0], spec, tuple(keys.values()))
 
 
 def window_name(node: exp.Expr) -> str | None:
-    """Return the name of a window function, ours or another engine's, that this node calls."""
+    """Return the name of a window function that this node calls."""
     name = str(node.this).upper() if isinstance(node, exp.Anonymous) else None
-    return name if name == "WINDOW" or name in ASSEMBLED or name in OTHER_WINDOWS else None
+    return name if name == "WINDOW" or name in ASSEMBLED else None
 
 
 def _resolve_item(item: exp.Expr, select: exp.Select, scope: Scope) -> exp.Expr:
@@ -143,8 +144,6 @@ def _key(item: exp.Expr, scope: Scope, is_branch: bool) -> exp.Expr:
 def _read_window(call: exp.Expr, scope: Scope, streams: Mapping[str, Stream]) -> WindowSpec:
     name = window_name(call)
     assert name is not None
-    if name in OTHER_WINDOWS:
-        raise scope.text.error(f"there is no window function {name}", call, hint=f"write {OTHER_WINDOWS[name]}")
     if name != "WINDOW":
         return WindowSpec.tumbling(1)  # its slices are known when it is read as a whole
     arguments = call.expressions

@@ -1,13 +1,16 @@
-"""From a SELECT over two streams to its plan: each side is aggregated alone, and the results are joined.
+"""From a SELECT over several streams to its plan: each stream is aggregated alone, and the results are joined.
 
 A side is grouped by the keys in which pairs must agree and by its own keys of GROUP BY, and computes what every
 aggregate needs of it. What cannot be computed from the two sides alone is refused here. What an outer join adds to that
-is in `catchment.query.join`.
+is in `catchment.query.join`. Three streams and more are joined one after the other: the left side of a join is then a
+join itself, which is asked for keys and aggregates as a stream is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import pyarrow as pa
 from sqlglot import exp
@@ -18,13 +21,13 @@ from catchment.query.fragment import Key
 from catchment.query.join import LEFT, OTHER, RIGHT, SIDES, JoinedKey, KeyComparison, RowCondition
 from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import Sink, WindowAggregate, WindowJoin
-from catchment.query.planning.calls import AggregateSet, fresh_name, restrict
-from catchment.query.planning.from_clause import FromClause
-from catchment.query.planning.grouping import Grouping, read_grouping
-from catchment.query.planning.pairs import PairAggregates
-from catchment.query.planning.scope import TypedExpression, make_typed
+from catchment.query.planning.calls import fresh_name, restrict
+from catchment.query.planning.from_clause import FromClause, StreamJoin
+from catchment.query.planning.grouping import read_grouping
+from catchment.query.planning.pairs import PairAggregates, StreamAggregates
+from catchment.query.planning.scope import Scope, make_typed
 from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_finish, read_keys
-from catchment.query.planning.sides import JoinConditions, JoinSides
+from catchment.query.planning.sides import JoinConditions, JoinSides, StreamNames
 from catchment.query.sql.dialect import render, show
 from catchment.query.sql.statements import View
 from catchment.query.sql.view_options import ANY, ON_DEMAND
@@ -33,62 +36,32 @@ from catchment.timeline import WindowSpec
 
 
 def plan_joined(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
-    """Return the plan of a view of two streams, or the first mistake in it."""
-    check_options(view, "joins two streams", NO_BOUND.format("pairs"))
+    """Return the plan of a view that joins streams, or the first mistake in it."""
+    check_options(view, "joins streams", NOT_SAMPLED.format("pairs"), may_have_contract=True)
     assert read.joined is not None
-    sides = JoinSides(read)
     grouping = read_grouping(view.select, read.scope, read.streams)
     keys = read_keys(view, grouping, read.scope)
-    conditions = SplitConditions.of(view, sides)
-    if not conditions.equal:
-        raise view.text.error(
-            "these streams are joined without an equality",
-            read.joined.on,
-            hint="write ON a.column = b.column [AND ...]",
-        )
-    made = _SideKeys(sides, conditions)
-    joined = made.group(grouping, keys)
-    on = made.equalities()
-    compared = tuple(
-        KeyComparison(a, o, b) for left, o, right in conditions.compared for a, b in [made.both(left, right)]
-    )
-    where = made.row_conditions()
-    taken = {*OWN_NAMES, *(k.name.lower() for k in keys.values())}
-    sets = {s: AggregateSet(read.scope, made.names_in_use(s)) for s in SIDES}
-    preserved = conditions.preserved
-    aggregates = PairAggregates(
-        read.scope, taken, view.options.max_distinct, sides=sides, sets=sets, preserved=preserved
-    )
-    finish = read_finish(view, grouping, keys, aggregates)
-    left, right = (_side(s, sides, conditions, grouping.window, made, aggregates) for s in SIDES)
-    pairs = tuple(aggregates.pairs.values())
-    join = WindowJoin(left, right, on, joined, pairs, tuple(dict.fromkeys(compared)), preserved, where)
+    planned = PlannedJoin.of(read, read.joined, read_conditions(view, read), view.options.max_distinct)
+    for expression in grouping.keys:
+        planned.group_by(expression, keys[render(expression)])
+    planned.compare_keys()
+    finish = read_finish(view, grouping, keys, planned.aggregates)
+    join = planned.node(grouping.window)
+    if planned.gives_alone:
+        check_options(view, "has an outer join of streams", TAKES_BACK)
     return QueryPlan(Sink(finish(join), view.name, catalog.answering_site(view), view.options))
 
 
-def _side(
-    side: str,
-    sides: JoinSides,
-    conditions: SplitConditions,
-    window: WindowSpec,
-    made: _SideKeys,
-    aggregates: PairAggregates,
-) -> WindowAggregate:
-    where = tuple(dict.fromkeys(render(sides.local(part)) for part in conditions.filters(side)))
-    found = tuple(aggregates.sets[side].found.values())
-    keys = tuple(made.keys[side].values())
-    return aggregate_stream(sides.stream(side), sides.lookups(side), where, window, keys, found)
+NOT_SAMPLED = "a record that is not sampled may be in any number of {}, which samplers of records cannot bound; "
+TAKES_BACK = "a late record may take a row back that had no partner until then, so that nothing bounds what is late; "
 
 
-NO_BOUND = "a record that is late or not sampled may be in any number of {}, so that no error can be promised; "
-
-
-def check_options(view: View, what: str, why: str = "") -> None:
+def check_options(view: View, what: str, why: str = "", may_have_contract: bool = False) -> None:
     """Refuse options that are possible for views of one stream only; `what` says what this view does, `why` why not."""
     options = view.options
     refused = {
-        "max_error": options.max_error is not None,
-        "slack": options.slack is not None,
+        "max_error": options.max_error is not None and not may_have_contract,
+        "slack": options.slack is not None and not may_have_contract,
         "shed": options.shed == ANY,
         "repair": options.repair == ON_DEMAND,
     }
@@ -115,14 +88,13 @@ class SplitConditions:
     preserved: tuple[str, ...]
 
     @classmethod
-    def of(cls, view: View, sides: JoinSides) -> SplitConditions:
-        """Split the conditions of a view of two streams."""
-        joined = sides.read.joined
-        assert joined is not None
+    def of(cls, sides: JoinSides, conditions: Sequence[exp.Expr]) -> SplitConditions:
+        """Split the conditions of a join: its own, those of what it reads, and those on the rows that it gives."""
+        joined = sides.joined
         before, on, after = JoinConditions(sides), JoinConditions(sides).add(joined.on), JoinConditions(sides)
         for condition in joined.before:
             before.add(condition)
-        for condition in read_conditions(view, sides.read):
+        for condition in conditions:
             after.add(condition)
         return cls(before, on, after, tuple(s for s in joined.preserved if not _drops_alone(after, sides, s)))
 
@@ -157,104 +129,201 @@ def _drops_alone(after: JoinConditions, sides: JoinSides, side: str) -> bool:
 
 
 @dataclass
-class _SideKeys:
-    """The keys of both sides, by the texts of their expressions."""
+class PlannedStream:
+    """What one stream computes for the joins that it is in: its keys, by their texts, and its aggregates."""
+
+    names: StreamNames
+    canonical: str
+    filters: Sequence[exp.Expr]
+    keys: dict[str, Key] = field(default_factory=dict)
+
+    @cached_property
+    def aggregates(self) -> StreamAggregates:
+        """The aggregates, which are named beside the keys: they are asked for when all keys are known."""
+        taken = {*OWN_NAMES, *(k.name.lower() for k in self.keys.values())}
+        return StreamAggregates(self.names.read.scope, taken, names=self.names)
+
+    def add_key(self, expression: exp.Expr, type_: pa.DataType, name: str, guards: Sequence[exp.Expr] = ()) -> str:
+        """Return the name of a key, which is null where a guard does not hold."""
+        local = self.names.local(expression)
+        made = make_typed(local, self.names.read.scope.text, "the key").cast(type_)
+        conditions = [self.names.local(guard) for guard in guards]
+        value = restrict(made, exp.and_(*conditions) if conditions else None)
+        assert value is not None
+        if value.sql not in self.keys:
+            taken = {*OWN_NAMES, *(k.name.lower() for k in self.keys.values())}
+            self.keys[value.sql] = Key(fresh_name(name, taken), value.sql, value.type)
+        return self.keys[value.sql].name
+
+    def compare_keys(self) -> None:
+        """Do nothing: a stream alone compares no keys."""
+
+    def node(self, window: WindowSpec) -> WindowAggregate:
+        where = tuple(dict.fromkeys(render(self.names.local(part)) for part in self.filters))
+        stream = self.names.read.streams[self.canonical]
+        found = tuple(self.aggregates.found.values())
+        return aggregate_stream(
+            stream, self.names.lookups(self.canonical), where, window, tuple(self.keys.values()), found
+        )
+
+
+@dataclass
+class PlannedJoin:
+    """One join: its conditions, its keys by what they were asked for as, and its aggregates over pairs."""
 
     sides: JoinSides
     conditions: SplitConditions
-    keys: dict[str, dict[str, Key]] = field(default_factory=lambda: {s: {} for s in SIDES})
+    left: PlannedStream | PlannedJoin
+    right: PlannedStream
+    max_distinct: int
+    keys: dict[tuple[str, ...], JoinedKey] = field(default_factory=dict)
+    on: tuple[tuple[str, str], ...] = ()
+    compared: tuple[KeyComparison, ...] = ()
+    where: tuple[RowCondition, ...] = ()
 
-    def names_in_use(self, side: str) -> set[str]:
-        """Return the names that are in use on a side."""
-        return {*OWN_NAMES, *(k.name.lower() for k in self.keys[side].values())}
+    @classmethod
+    def of(cls, read: FromClause, joined: StreamJoin, after: Sequence[exp.Expr], max_distinct: int) -> PlannedJoin:
+        """Return a join with the joins within it; `after` are the conditions on the rows that it gives."""
+        sides = JoinSides(read, joined)
+        conditions = SplitConditions.of(sides, after)
+        if not conditions.equal:
+            raise read.scope.text.error(
+                "these streams are joined without an equality",
+                joined.on or joined.at,
+                hint="write ON a.column = b.column [AND ...]",
+            )
+        names = StreamNames(read)
+        filters = {side: conditions.filters(side) for side in SIDES}
+        left = (
+            PlannedStream(names, read.canonical, filters[LEFT])
+            if joined.inner is None
+            else cls.of(read, joined.inner, filters[LEFT], max_distinct)
+        )
+        return cls(sides, conditions, left, PlannedStream(names, joined.canonical, filters[RIGHT]), max_distinct)
 
-    def group(self, grouping: Grouping, keys: dict[str, Key]) -> tuple[JoinedKey, ...]:
-        """Return the keys of GROUP BY, each on its own side."""
-        return tuple(self._group_by(e, keys[render(e)]) for e in grouping.keys)
+    @cached_property
+    def aggregates(self) -> PairAggregates:
+        """The aggregates over pairs, which are named beside the keys: they are asked for when all keys are known."""
+        return PairAggregates(
+            self._scope,
+            {*OWN_NAMES, *(k.name.lower() for k in self.keys.values())},
+            self.max_distinct,
+            sides=self.sides,
+            parts={LEFT: self.left.aggregates, RIGHT: self.right.aggregates},
+            preserved=self.conditions.preserved,
+        )
 
-    def _group_by(self, expression: exp.Expr, key: Key) -> JoinedKey:
-        found = self.sides.of(expression)
+    @property
+    def gives_alone(self) -> bool:
+        """Whether records without a partner are rows, of this join or of one within it."""
+        return bool(self.conditions.preserved) or (isinstance(self.left, PlannedJoin) and self.left.gives_alone)
+
+    @property
+    def _scope(self) -> Scope:
+        return self.sides.read.scope
+
+    def _part(self, side: str) -> PlannedStream | PlannedJoin:
+        return self.left if side == LEFT else self.right
+
+    def group_by(self, expression: exp.Expr, key: Key) -> None:
+        """Let a key of GROUP BY be one of the join, under its own name."""
+        self.keys[(render(expression), key.name)] = self._joined_key(expression, key.type, key.name)
+
+    def add_key(self, expression: exp.Expr, type_: pa.DataType, name: str, guards: Sequence[exp.Expr] = ()) -> str:
+        """Return the name of a key for a join around this one; it is null where a guard does not hold."""
+        asked = (render(expression), sql_type(type_), *map(render, guards))
+        if asked not in self.keys:
+            own = fresh_name(name, {*OWN_NAMES, *(k.name.lower() for k in self.keys.values())})
+            self.keys[asked] = self._joined_key(expression, type_, own, guards)
+        return self.keys[asked].name
+
+    def _joined_key(
+        self, expression: exp.Expr, type_: pa.DataType, name: str, guards: Sequence[exp.Expr] = ()
+    ) -> JoinedKey:
+        found = {side for part in (expression, *guards) for side in self.sides.of(part)}
         if len(found) > 1:
-            return self._group_by_either(expression, key)
-        side = found[0] if found else LEFT
-        source = self._put(side, self._typed(expression, key.type), key.name)
+            return self._key_of_either(expression, type_, name, guards)
+        side = RIGHT if RIGHT in found else LEFT
+        source = self._part(side).add_key(expression, type_, name, guards)
         other = OTHER[side]
-        left = self.sides.without(side, expression) if other in self.conditions.preserved else None
-        alone = self._put(other, self._typed(left, key.type), key.name) if left is not None else None
-        return JoinedKey(key.name, side, source, alone)
+        if other not in self.conditions.preserved:
+            return JoinedKey(name, side, source)
+        own, *rest = (self.sides.without(side, part) for part in (expression, *guards))
+        if own is None or None in rest:
+            return JoinedKey(name, side, source)
+        return JoinedKey(name, side, source, self._part(other).add_key(own, type_, name, [g for g in rest if g]))
 
-    def _group_by_either(self, expression: exp.Expr, key: Key) -> JoinedKey:
+    def _key_of_either(
+        self, expression: exp.Expr, type_: pa.DataType, name: str, guards: Sequence[exp.Expr]
+    ) -> JoinedKey:
         """Return coalesce(a.x, b.y) as a key, which pairs agree in if they are joined by a.x = b.y."""
         values = [expression.this, *expression.expressions] if isinstance(expression, exp.Coalesce) else []
         by_side = {self.sides.of(value): value for value in values}
         equal = {(render(a), render(b)) for a, b in self.conditions.equal}
         left, right = (by_side.get((side,)) for side in SIDES)
-        if len(values) != len(SIDES) or not left or not right or (render(left), render(right)) not in equal:
-            raise self.sides.read.scope.text.error(
+        if guards or len(values) != len(SIDES) or not left or not right or (render(left), render(right)) not in equal:
+            raise self._scope.text.error(
                 f"the key {show(expression)} is of columns of two streams",
                 expression,
-                hint="group by columns of one stream each, or by coalesce(a.x, b.y) of a join ON a.x = b.y",
+                hint="group and compare by columns of one stream each, or by coalesce(a.x, b.y) of a join ON a.x = b.y",
             )
-        source = self._put(LEFT, self._typed(left, key.type), key.name)
+        source = self.left.add_key(left, type_, name)
         is_needed = RIGHT in self.conditions.preserved
-        return JoinedKey(
-            key.name, LEFT, source, self._put(RIGHT, self._typed(right, key.type), key.name) if is_needed else None
-        )
+        return JoinedKey(name, LEFT, source, self.right.add_key(right, type_, name) if is_needed else None)
 
-    def _typed(self, expression: exp.Expr, type_: pa.DataType) -> TypedExpression:
-        """Return an expression of one side in its own names and in a given type."""
-        return make_typed(self.sides.local(expression), self.sides.read.scope.text, "the key").cast(type_)
-
-    def equalities(self) -> tuple[tuple[str, str], ...]:
-        """Return the keys in which pairs agree; the first is null where a record may not have a partner."""
+    def compare_keys(self) -> None:
+        """Let both sides have the keys in which pairs agree or are compared, and those that WHERE asks for."""
         first, *rest = self.conditions.equal
-        found = (self.both(*first, is_guarded=True), *(self.both(*pair) for pair in rest))
-        return tuple(dict.fromkeys(found))
+        on = (self._both(*first, is_guarded=True), *(self._both(*pair) for pair in rest))
+        self.on = tuple(dict.fromkeys(on))
+        compared = (
+            KeyComparison(a, operator, b)
+            for left, operator, right in self.conditions.compared
+            for a, b in [self._both(left, right)]
+        )
+        self.compared = tuple(dict.fromkeys(compared))
+        self.where = tuple(dict.fromkeys(self._row_condition(*c) for c in self.conditions.row_conditions()))
+        self.left.compare_keys()
 
-    def row_conditions(self) -> tuple[RowCondition, ...]:
-        """Return the conditions on rows in which a side may be missing, as keys of both sides."""
-        found = []
-        for side, part in self.conditions.row_conditions():
-            left = self.sides.without(side, part)
-            assert left is not None, "a condition that leaves no such row was found before"
-            names = (self._put(s, self._typed(e, pa.bool_()), "kept") for s, e in ((side, part), (OTHER[side], left)))
-            found.append(RowCondition(side, *names))
-        return tuple(dict.fromkeys(found))
+    def _row_condition(self, side: str, part: exp.Expr) -> RowCondition:
+        """Return a condition on rows in which a side may be missing, as keys of both sides."""
+        alone = self.sides.without(side, part)
+        assert alone is not None, "a condition that leaves no such row was found before"
+        source = self._part(side).add_key(part, pa.bool_(), "kept")
+        return RowCondition(side, source, self._part(OTHER[side]).add_key(alone, pa.bool_(), "kept"))
 
-    def both(self, left: exp.Expr, right: exp.Expr, is_guarded: bool = False) -> tuple[str, str]:
+    def _both(self, left: exp.Expr, right: exp.Expr, is_guarded: bool = False) -> tuple[str, str]:
         """Return the keys by which pairs are compared, in a type that both have."""
-        text = self.sides.read.scope.text
-        both = (left, right)
-        made = [make_typed(self.sides.local(e), text, "the join key") for e in both]
-        common = _common_type(made[0].type, made[1].type)
+        text = self._scope.text
+        given = {LEFT: left, RIGHT: right}
+        types = [make_typed(e.copy(), text, "the join key").type for e in given.values()]
+        common = _common_type(*types)
         if common is None or pa.types.is_nested(common):
-            kinds = " with ".join(sql_type(m.type) for m in made)
             raise text.error(
-                f"{show(left)} and {show(right)} are compared, {kinds}",
+                f"{show(left)} and {show(right)} are compared, {' with '.join(map(sql_type, types))}",
                 left,
                 hint="make them one type with CAST; a nested value is no join key",
             )
-        named = [e.name if isinstance(e, exp.Column) else "join_key" for e in both]
-        cast = [
-            m if m.type == common else TypedExpression(f"CAST({m.sql} AS {sql_type(common)})", common) for m in made
-        ]
-        if is_guarded:
-            cast = [self._guard(s, value) for s, value in zip(SIDES, cast, strict=True)]
-        left_name, right_name = (self._put(s, m, n) for s, m, n in zip(SIDES, cast, named, strict=True))
-        return left_name, right_name
+        names = []
+        for side, value in given.items():
+            name = value.name if isinstance(value, exp.Column) else "join_key"
+            guards = self.conditions.guards(side) if is_guarded else ()
+            names.append(self._part(side).add_key(value, common, name, guards))
+        return names[0], names[1]
 
-    def _guard(self, side: str, value: TypedExpression) -> TypedExpression:
-        """Return a join key that is null, and so joins with nothing, where a record may not have a partner."""
-        parts = [self.sides.local(part) for part in self.conditions.guards(side)]
-        made = restrict(value, exp.and_(*parts) if parts else None)
-        assert made is not None
-        return made
-
-    def _put(self, side: str, value: TypedExpression, name: str) -> str:
-        mine = self.keys[side]
-        if value.sql not in mine:
-            mine[value.sql] = Key(fresh_name(name, self.names_in_use(side)), value.sql, value.type)
-        return mine[value.sql].name
+    def node(self, window: WindowSpec) -> WindowJoin:
+        """Return the join over what its sides compute."""
+        assert self.aggregates.pairs, "every view computes something"
+        return WindowJoin(
+            self.left.node(window),
+            self.right.node(window),
+            self.on,
+            tuple(self.keys.values()),
+            tuple(self.aggregates.pairs.values()),
+            self.compared,
+            self.conditions.preserved,
+            self.where,
+        )
 
 
 def _common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:

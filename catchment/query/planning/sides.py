@@ -1,8 +1,9 @@
 """The two sides of a join: to which side an expression belongs, and conditions split by sides.
 
-Every relation of FROM belongs to one of the two streams: a stream to itself, a table to the stream that looks it up. On
-its own side a relation has the name that it would have in a view of that stream alone, so that a side has the same
-fragment as such a view, and is shared with it.
+Every relation of FROM belongs to one stream: a stream to itself, a table to the stream that looks it up. The right side
+of a join is one stream, the left one has all streams that were joined before. At its own sites a relation has the name
+that it would have in a view of its stream alone, so that a side has the same fragment as such a view, and is shared
+with it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from sqlglot import exp
 from catchment.query.fragment import Lookup
 from catchment.query.join import LEFT, RIGHT, SIDES, TURNED
 from catchment.query.planning.calls import fresh_name
-from catchment.query.planning.from_clause import FromClause
+from catchment.query.planning.from_clause import FromClause, StreamJoin
 from catchment.query.planning.grouping import window_name
 from catchment.query.planning.scope import VALUE_OF, infer_type
 from catchment.query.sql.dialect import CatchmentSpark, conjuncts, read_expression, render, show
-from catchment.query.sql.statements import Stream
 from catchment.query.types import sql_type
 
 _OPERATORS: dict[type[exp.Expr], str] = {
@@ -38,13 +38,10 @@ SAME_WINDOW = "leave it out: records are paired within the window of GROUP BY"
 
 @dataclass(frozen=True)
 class JoinSides:
-    """The two sides of a FROM clause."""
+    """The two sides of one join of a FROM clause."""
 
     read: FromClause
-
-    def stream(self, side: str) -> Stream:
-        assert self.read.joined is not None
-        return self.read.stream if side == LEFT else self.read.joined.stream
+    joined: StreamJoin
 
     def of(self, expression: exp.Expr) -> tuple[str, ...]:
         """Return the sides whose columns an expression names."""
@@ -63,34 +60,38 @@ class JoinSides:
         return None if is_null(made) else made
 
     def _side(self, stream: str) -> str:
-        return LEFT if stream == self.read.stream.name else RIGHT
+        return RIGHT if stream == self.joined.canonical else LEFT
+
+
+@dataclass(frozen=True)
+class StreamNames:
+    """The names that relations have in the fragments of their streams, by their names in the whole view."""
+
+    read: FromClause
 
     @cached_property
-    def local_names(self) -> Mapping[str, str]:
-        """The names that relations have on their own sides, by their names in the whole view."""
-        names: dict[str, str] = {}
-        for side in SIDES:
-            mine = [r for r, owner in self.read.owners.items() if self._side(owner) == side]
-            tables = {k.alias: k.table for k in self.read.lookups}
+    def names(self) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        tables = {k.alias: k.table for k in self.read.lookups}
+        for canonical, stream in self.read.streams.items():
             taken: set[str] = set()
-            for relation in mine:
-                names[relation] = fresh_name(tables.get(relation, self.stream(side).name), taken)
-                taken.add(names[relation].lower())
-        return names
+            for relation in (r for r, owner in self.read.owners.items() if owner == canonical):
+                found[relation] = fresh_name(tables.get(relation, stream.name), taken)
+                taken.add(found[relation].lower())
+        return found
 
     def local(self, expression: exp.Expr) -> exp.Expr:
-        """Return an expression of one side with the names of that side."""
+        """Return an expression of one stream with the names of its fragment."""
         made = expression.copy()
         for column in made.find_all(exp.Column):
             first = column.parts[0]
-            first.replace(exp.to_identifier(self.local_names[first.name], quoted=True))
+            first.replace(exp.to_identifier(self.names[first.name], quoted=True))
         return made
 
-    def lookups(self, side: str) -> tuple[Lookup, ...]:
-        mine = (k for k in self.read.lookups if self._side(self.read.owners[k.alias]) == side)
-        return tuple(
-            replace(k, alias=self.local_names[k.alias], on=render(self.local(read_expression(k.on)))) for k in mine
-        )
+    def lookups(self, canonical: str) -> tuple[Lookup, ...]:
+        """Return the look-ups of a stream."""
+        mine = (k for k in self.read.lookups if self.read.owners[k.alias] == canonical)
+        return tuple(replace(k, alias=self.names[k.alias], on=render(self.local(read_expression(k.on)))) for k in mine)
 
 
 @dataclass
@@ -131,15 +132,6 @@ class JoinConditions:
             self.equal.append((left, right))
         else:
             self.compared.append((left, TURNED[operator] if turned else operator, right))
-
-    def local(self, side: str) -> Iterator[exp.Expr]:
-        """Return the conditions of a side, in its own names."""
-        return (self.sides.local(part) for part in self.of[side])
-
-    def joint(self, side: str) -> exp.Expr | None:
-        """Return all conditions of a side as one."""
-        parts = list(self.local(side))
-        return exp.and_(*parts) if parts else None
 
 
 def is_null(expression: exp.Expr) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,6 +16,12 @@ from catchment.project.options import option, required, write_options
 from catchment.query.instant_type import TIMESTAMP
 
 CSV_OPTIONS = ("header", "delimiter")
+STORE_OPTIONS = ("store_config", "list_every")  # have a meaning for objects of a store only
+S3_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/.*)?")
+STORE_CONFIG_DOC = (
+    "how the object store is reached, one setting per line: endpoint, region, access_key_id, secret_access_key, "
+    "session_token"
+)
 POSTGRES_URL = kinds.matching(
     r"postgres(ql)?://([^\s:@/]+@)?[^\s@]+", "an address such as 'postgresql://catchment@db:5432/shop'"
 )
@@ -40,8 +47,9 @@ class FilesConnector:
     path: str = field(
         metadata=required(
             kinds.path_of_site(),
-            doc="where the files are, relative to the project folder or absolute; {site} stands for the site that "
-            "reads, and a relative path that several sites read must have it",
+            doc="where the files are, relative to the project folder, absolute, or in an object store "
+            "('s3://lake/hits/{site}'); {site} stands for the site that reads, and a path that several sites read must "
+            "have it, unless it is absolute",
         )
     )
     format: str = option(
@@ -55,6 +63,17 @@ class FilesConnector:
         doc="whether lines are appended to files after they have appeared; then only complete lines are read, and the "
         "rest when it comes. For streams with connector files, in json or csv",
     )
+    store_config: str | None = option(
+        kinds.text("the path of a file of name = value lines"),
+        None,
+        doc=f"{STORE_CONFIG_DOC}; for streams of files in s3://",
+        absent="what the environment says (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, ...)",
+    )
+    list_every_us: int = option(
+        kinds.duration(positive=True),
+        10_000_000,
+        doc="how often the objects of an s3:// path are listed, which is a request per 1,000 of them",
+    )
     removed_when_read: bool = field(
         default=False, kw_only=True
     )  # for files that a site has received itself: names never come again
@@ -62,18 +81,32 @@ class FilesConnector:
     kind: ClassVar[str] = "files"
 
     def __post_init__(self) -> None:
-        if "://" in self.path:
+        if "://" not in self.path:
+            return
+        if not S3_ADDRESS.fullmatch(self.path.replace("{site}", "site")):
             raise QueryError(
-                f"the path {self.path!r} is an address, and files are read from disks",
-                hint="copy or mount the objects into a folder, such as with rclone, and name that; only answers are "
-                "written to object stores, by sinks",
+                f"the path {self.path!r} is an address that is not read",
+                hint="objects are read from stores that speak S3, such as 's3://lake/hits/{site}/*.json'",
             )
+        if self.kind != FilesConnector.kind or self.growing:
+            what = f"the connector {self.kind!r}" if self.kind != FilesConnector.kind else "growing = true"
+            raise QueryError(
+                f"the path {self.path!r} is in an object store, and {what} is for files on disk",
+                hint="read whole objects with connector 'files', or copy them into a folder, such as with rclone",
+            )
+
+    @property
+    def is_in_store(self) -> bool:
+        """Whether the files are objects of a store."""
+        return "://" in self.path
 
     def to_options(self) -> dict[str, Any]:
         """Return the connector as it is written in WITH (...); `header` and `delimiter` are for CSV only."""
         options = write_options(self, defaults=True)
         if not self.growing:
             del options["growing"]
+        if not self.is_in_store:
+            options = {name: value for name, value in options.items() if name not in STORE_OPTIONS}
         if self.format != "csv":
             options = {name: value for name, value in options.items() if name not in CSV_OPTIONS}
         return {"connector": self.kind, **options}

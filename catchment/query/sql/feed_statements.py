@@ -1,6 +1,7 @@
 """The statements about feeds: streams of devices, and views that are computed for each user where least is sent.
 
     CREATE STREAM name (column TYPE, ...) WITH (device = 'column' [, rate = 0.2]);
+    CREATE STREAM name (column TYPE, ...) WITH (born = 'cloud' [, key = 'column', rate = 0.2]);
     CREATE FEED VIEW name [WITH (lifetime = '30 seconds', ...)] AS SELECT ...;
 
 What they mean is known to `catchment.feeds.language`, which also reads their options. Here they are names with columns,
@@ -24,19 +25,21 @@ from catchment.query.sql.statements import DeclaredRelation, named_relations, wr
 from catchment.query.sql.tokens import SqlText
 
 DEVICE = "device"  # the option by which a stream of devices is known
+BORN = "born"  # the option by which a stream that is born at the cloud of feeds is known
 
 
 @dataclass(frozen=True)
 class DeviceStream(DeclaredRelation):
-    """CREATE STREAM of devices: its records are born on many devices, each of which one column names."""
+    """CREATE STREAM for feed views: its records are born on devices, which one column names, or at the cloud."""
 
-    device: str
+    device: str | None  # of a stream of the cloud its key, if it has one
     rate: float | None = None  # records per second of one device, until they are measured
     where: str = field(default="", compare=False)
+    born_at_cloud: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.column(self.device) is None:
+        if self.device is not None and self.column(self.device) is None:
             raise QueryError(
                 f"the device {self.device!r} of stream {self.name!r} is not among its columns",
                 where=self.where,
@@ -44,7 +47,9 @@ class DeviceStream(DeclaredRelation):
             )
 
     def to_sql(self) -> str:
-        options = {DEVICE: self.device, "rate": self.rate}
+        options: dict[str, Any] = {DEVICE: self.device, "rate": self.rate}
+        if self.born_at_cloud:
+            options = {BORN: "cloud", "key": self.device, "rate": self.rate}
         return f"CREATE STREAM {quote(self.name)} {write_columns(self)} {write_with(options)}"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlglot.tokenizer_core import Token
 
 from catchment.errors import QueryError
-from catchment.query.sql.feed_statements import DEVICE, DeviceStream, FeedStatement, FeedView
+from catchment.query.sql.feed_statements import BORN, DEVICE, DeviceStream, FeedStatement, FeedView
 from catchment.query.sql.select import read_select
 from catchment.query.sql.statements import Column, DeclaredSink, DropView, Explain, Statement, Stream, Table, View
 from catchment.query.sql.tokens import Cursor, SqlText, read_statements
@@ -36,6 +36,10 @@ FORMS = (
     "DROP MATERIALIZED VIEW name, EXPLAIN [ANALYZE] name"
 )
 MAX_TEXTS = 1_000  # whose statements are remembered
+WATERMARK_HINT = (
+    "say in WITH (...) which column is the event time, and how long records are waited for: event_time = 'ts', slack = "
+    "'5 seconds'"
+)
 SELECT_FORM = (
     "SELECT expressions FROM stream [JOIN stream or table ON ...] [WHERE ...] "
     "[GROUP BY window(event_time, 'size'), keys [HAVING ...]]"
@@ -107,7 +111,7 @@ def _relation(cursor: Cursor, kind: str) -> Stream | Table | DeviceStream:
         if kind == "TABLE":
             of_table, rows = read_table_options(given, name, place)
             return Table(name, columns, connector=rows, where=cursor.start, **of_table)
-        if DEVICE in given:
+        if DEVICE in given or BORN in given:
             return DeviceStream(name, columns, where=cursor.start, **read_device_options(given, name, place))
         own, connector = read_stream_options(given, name, place)
         return Stream(name, columns, connector=connector, where=cursor.start, **own)
@@ -137,6 +141,8 @@ def _sink(cursor: Cursor) -> DeclaredSink:
 
 def _column(part: list[Token], owner: str, cursor: Cursor) -> Column:
     name = cursor.checked_name(part[0], f"a column of {owner!r}")
+    if name.upper() == "WATERMARK" and len(part) > 1 and part[1].text.upper() == "FOR":
+        raise cursor.source.error("a column list has no WATERMARK", part[0].start, hint=WATERMARK_HINT)
     text = cursor.source.text[part[1].start : part[-1].end + 1] if len(part) > 1 else ""
     type_ = arrow_type(read_type(text)) if text else None
     if type_ is None:

@@ -8,6 +8,7 @@ from sqlglot.tokenizer_core import Token
 
 from catchment.errors import QueryError
 from catchment.query.sql.dialect import CatchmentSpark
+from catchment.query.sql.other_engines import read_other_engines, readable_tokens
 from catchment.query.sql.tokens import Cursor, SqlText
 
 _HEADS = ("SELECT", "WITH", "(")
@@ -23,7 +24,7 @@ def read_select(cursor: Cursor, form: str) -> exp.Select:
         raise cursor.error_here("SELECT ...")
     head = tokens[0].text.upper()
     try:
-        parsed = CatchmentSpark().parser().parse(tokens, source.text)[0] if head in _HEADS else None
+        parsed = CatchmentSpark().parser().parse(readable_tokens(tokens), source.text)[0] if head in _HEADS else None
     except _UNREADABLE as cause:
         raise _unreadable(cause, tokens, source, form) from cause
     if isinstance(parsed, exp.Union) and parsed.args.get("with_") is None:
@@ -32,7 +33,7 @@ def read_select(cursor: Cursor, form: str) -> exp.Select:
         found = "several of them" if isinstance(parsed, exp.Query) else head
         found = "one without columns" if isinstance(parsed, exp.Select) else found
         raise source.error(f"a view is one SELECT, not {found}", tokens[0].start, f"possible: {form}")
-    return parsed
+    return read_other_engines(parsed, source)
 
 
 def _unreadable(cause: Exception, tokens: list[Token], source: SqlText, form: str) -> QueryError:

@@ -9,7 +9,13 @@ from typing import Any, ClassVar
 
 from catchment.project import option_kinds as kinds
 from catchment.project.options import option, required, write_options
-from catchment.query.sql.connectors import POSTGRES_PASSWORD_DOC, POSTGRES_TABLE, POSTGRES_URL, POSTGRES_URL_DOC
+from catchment.query.sql.connectors import (
+    POSTGRES_PASSWORD_DOC,
+    POSTGRES_TABLE,
+    POSTGRES_URL,
+    POSTGRES_URL_DOC,
+    STORE_CONFIG_DOC,
+)
 
 UPSERT, CHANGELOG = "upsert", "changelog"
 
@@ -75,8 +81,7 @@ class DeltaSink(SinkOptions):
     store_config: str | None = option(
         kinds.text("the path of a file of name = value lines"),
         None,
-        doc="how the object store is reached, one setting per line: endpoint, region, access_key_id, "
-        "secret_access_key, session_token",
+        doc=STORE_CONFIG_DOC,
         absent="what the environment says (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, ...)",
     )
     kind: ClassVar[str] = "delta"

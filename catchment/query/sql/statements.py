@@ -37,6 +37,8 @@ from catchment.query.sql.tokens import SqlText
 from catchment.query.sql.view_options import IN_DEFAULTS, ViewOptions
 from catchment.query.types import TIMESTAMP, sql_type
 
+VERSION_COLUMN = "_version"  # of every table: which version of it a record was looked up in
+
 
 @dataclass(frozen=True)
 class Column:
@@ -250,7 +252,10 @@ class Stream(DeclaredRelation):
 
 @dataclass(frozen=True)
 class Table(DeclaredRelation):
-    """CREATE TABLE: slow-changing reference data."""
+    """CREATE TABLE: slow-changing reference data.
+
+    Beside its columns it has `_version`, which every row has: the version of the table that a site has read.
+    """
 
     connector: TableConnector
     refresh_us: int | None = option(
@@ -270,6 +275,19 @@ class Table(DeclaredRelation):
                     "which is not read from PostgreSQL",
                     hint="make a view there whose columns are plain values, and name that",
                 )
+
+    @property
+    def has_version(self) -> bool:
+        """Whether `_version` is the version of the table, and not a column that it declares."""
+        return VERSION_COLUMN not in self._by_name
+
+    @property
+    def readable_columns(self) -> tuple[Column, ...]:
+        """The columns that a query may name."""
+        return (*self.columns, Column(VERSION_COLUMN, pa.string())) if self.has_version else self.columns
+
+    def column(self, name: str) -> Column | None:
+        return next((c for c in self.readable_columns if c.name.lower() == name.lower()), None)
 
     def to_sql(self) -> str:
         options = {**write_options(self), **self.connector.to_options()}

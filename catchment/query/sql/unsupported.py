@@ -23,11 +23,15 @@ REFUSED_CLAUSES = {
 }
 REFUSED_NODES: dict[type[exp.Expr], tuple[str, str]] = {
     exp.Query: ("a subquery in an expression", "a subquery stands in FROM; of tables use JOIN"),
-    exp.Window: ("OVER (...)", "windows are made with GROUP BY window(event_time, 'size')"),
     exp.Lambda: ("a lambda", "use plain expressions"),
     exp.Parameter: ("a parameter", "write its value"),
     exp.Placeholder: ("a parameter", "write its value"),
 }
+RANKING = ("ROW_NUMBER", "RANK", "DENSE_RANK")
+AS_OF = (
+    "leave it out: records find the rows that the table has when they are read; for the rows of their own time write "
+    "ON s.x = t.x AND s.ts >= t.valid_from AND s.ts < t.valid_to"
+)
 # Their values change when a record is read again, so that answers over them could not be repaired.
 UNREPEATABLE = (exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.Rand, exp.Randn, exp.Uuid)
 UNREPEATABLE_NAMES = frozenset(
@@ -46,6 +50,10 @@ def refuse_unsupported(select: exp.Select, text: SqlText) -> None:
             _check_explode(node, text)
         if isinstance(node, exp.Alias) and not isinstance(node.parent, exp.Select):
             raise text.error("a name (AS) stands inside an expression", node, hint="name whole columns of SELECT")
+        if isinstance(node, exp.Window):
+            raise text.error("OVER (...) is not possible in a view", node, hint=_over_hint(node))
+        if isinstance(node, exp.Table) and node.args.get("version") is not None:
+            raise text.error("FOR SYSTEM_TIME AS OF is not possible in a view", node, hint=AS_OF)
         kind = next((k for k in REFUSED_NODES if isinstance(node, k)), None)
         if kind and node is not select and not _is_relation(node):
             found, way_out = REFUSED_NODES[kind]
@@ -56,6 +64,16 @@ def refuse_unsupported(select: exp.Select, text: SqlText) -> None:
             node,
             hint="use the columns of the record, such as its event time",
         )
+
+
+def _over_hint(node: exp.Window) -> str:
+    """Return what to write in place of a function over other rows."""
+    if show(node.this).upper().startswith(RANKING):
+        return (
+            "for the first rows of each window write ORDER BY ... LIMIT n behind GROUP BY, for the newest value of "
+            "each key last(x) or max_by(x, y)"
+        )
+    return "windows are made with GROUP BY window(event_time, 'size' [, 'slide'])"
 
 
 def _check_explode(node: exp.Expr, text: SqlText) -> None:

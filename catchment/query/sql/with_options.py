@@ -11,6 +11,7 @@ from catchment.project.options import Option, options_of, read_options
 from catchment.query.sql.connectors import (
     CONNECTORS,
     CSV_OPTIONS,
+    STORE_OPTIONS,
     TABLE_CONNECTORS,
     Connector,
     FilesConnector,
@@ -29,8 +30,13 @@ DEVICE_OPTIONS = (
     Option(
         "device",
         kinds.text("the column that says whose event it is"),
-        required=True,
         doc="the column that names the device on which a record is born",
+    ),
+    Option("born", kinds.choice("devices", "cloud"), "devices", doc="`cloud`: records are published at the cloud"),
+    Option(
+        "key",
+        kinds.text("the column that says which part of the stream a record is of"),
+        doc="of a stream that is born at the cloud: feed views read the parts that they need",
     ),
     Option(
         "rate",
@@ -53,6 +59,7 @@ def read_stream_options(given: Given, name: str, where: Where) -> tuple[dict[str
     if "format" in read:
         _refuse_csv_options(read["format"], given, where)
     _refuse_growing(read, connector, where)
+    _refuse_store_options(given, where)
     made = CONNECTORS[connector](**{o.key: read[o.key] for o in of_connector})
     return {o.key: read[o.key] for o in options_of(Stream)}, made
 
@@ -95,9 +102,28 @@ def _refuse_growing(read: Given, connector: str, where: Where) -> None:
         )
 
 
+def _refuse_store_options(given: Given, where: Where) -> None:
+    """Refuse options of object stores for files on disk."""
+    for option in STORE_OPTIONS:
+        if option in given and "://" not in str(given.get("path")):
+            raise QueryError(
+                f"the option {option!r} has no meaning for files on disk",
+                where=where(option),
+                hint="remove it, or let path be an address such as 's3://lake/hits/{site}'",
+            )
+
+
 def read_device_options(given: Given, name: str, where: Where) -> dict[str, Any]:
-    """Return the options of a stream of devices."""
-    return _read(given, DEVICE_OPTIONS, f"stream {name!r}", where)
+    """Return the fields of a stream of devices, or of one that is born at the cloud."""
+    read = _read(given, DEVICE_OPTIONS, f"stream {name!r}", where)
+    at_cloud = read["born"] == "cloud"
+    if at_cloud == (read["device"] is not None) or (read["key"] is not None and not at_cloud):
+        raise QueryError(
+            f"stream {name!r} needs either a device or born = 'cloud', with which it may have a key",
+            where=where(None),
+            hint="WITH (device = 'user'), or WITH (born = 'cloud', key = 'station')",
+        )
+    return {"device": read["key"] if at_cloud else read["device"], "rate": read["rate"], "born_at_cloud": at_cloud}
 
 
 def read_table_options(given: Given, name: str, where: Where) -> tuple[dict[str, Any], TableConnector]:
@@ -108,13 +134,23 @@ def read_table_options(given: Given, name: str, where: Where) -> tuple[dict[str,
     read = _read(given, (TABLE_CONNECTOR, *table_connector_options(kind), *options_of(Table)), what, where)
     if kind == FilesConnector.kind:
         _choose_format(read, given, where)
+        _refuse_store(read["path"], where)
     made = TABLE_CONNECTORS[kind](**{o.key: read[o.key] for o in table_connector_options(kind)})
     return {o.key: read[o.key] for o in options_of(Table)}, made
 
 
 def table_connector_options(kind: str) -> tuple[Option, ...]:
-    """Return the options of a table's connector; the files of a table do not grow."""
-    return tuple(o for o in options_of(TABLE_CONNECTORS[kind]) if o.name != "growing")
+    """Return the options of a table's connector; the files of a table are on disk, and do not grow."""
+    return tuple(o for o in options_of(TABLE_CONNECTORS[kind]) if o.name not in ("growing", *STORE_OPTIONS))
+
+
+def _refuse_store(path: str, where: Where) -> None:
+    if "://" in path:
+        raise QueryError(
+            f"the rows of a table are read from disks, and {path!r} is an address",
+            where=where("path"),
+            hint="copy the file into the project, or use connector 'postgres'",
+        )
 
 
 def _choose_format(read: dict[str, Any], given: Given, where: Where) -> None:

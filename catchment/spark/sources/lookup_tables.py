@@ -18,11 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from catchment.errors import CatchmentError, EngineError
 from catchment.files.digest import digest_of
 from catchment.query.sql.connectors import FilesConnector, PostgresConnector
-from catchment.query.sql.statements import Table
+from catchment.query.sql.statements import VERSION_COLUMN, Table
 from catchment.spark.sources.streams import ddl, read_table
 from catchment.timeline import Clock
 
@@ -80,7 +81,12 @@ class LookupTables(Mapping[str, DataFrame]):
             return self._read(table)
         now_us = self._clock.now_us()
         rows = read_table(self._spark, table, self._base).cache()
-        return TableVersion(rows, self._version_of_files(table.connector), now_us, now_us)
+        return self._make(table, rows, self._version_of_files(table.connector), now_us)
+
+    def _make(self, table: Table, rows: DataFrame, version: str, now_us: int) -> TableVersion:
+        """Return a version, whose rows name it."""
+        named = rows.withColumn(VERSION_COLUMN, F.lit(version)) if table.has_version else rows
+        return TableVersion(named, version, now_us, now_us)
 
     def _look_again(self, table: Table, known: TableVersion) -> None:
         """Take a new version into use, if there is one that can be read."""
@@ -115,7 +121,7 @@ class LookupTables(Mapping[str, DataFrame]):
             rows = read_postgres_rows(table, self._base)
             version = version_of_rows(rows)[:VERSION_DIGITS]
         now_us = self._clock.now_us()
-        return TableVersion(self._spark.createDataFrame(rows, ddl(table)), version, now_us, now_us)
+        return self._make(table, self._spark.createDataFrame(rows, ddl(table)), version, now_us)
 
     def _read_files(self, table: Table, files: FilesConnector) -> tuple[pa.Table, str]:
         """Return rows and version of files; those that change meanwhile are read again."""
