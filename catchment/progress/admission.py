@@ -12,22 +12,22 @@ from dataclasses import dataclass
 
 from catchment.errors import WireError
 from catchment.progress.soundness import check_soundness
-from catchment.project.routes import Routes
+from catchment.project.routings import Routings
 from catchment.query.fragment import Fragment
 from catchment.wire.messages import Records, Relayed, Segment, Updates
 
 
 @dataclass(frozen=True)
 class Admission:
-    """The rules of one inbox: the fragments it takes, over which routes, and where each stream is born."""
+    """The rules of one inbox: the fragments it takes, over which routes each, and where each stream is born."""
 
     fragments: Mapping[str, Fragment]
-    routes: Routes
+    routings: Routings
     births: Mapping[str, Collection[str]]
 
     def check(self, segment: Segment) -> None:
         """Refuse a segment that its sender may not send, or that could not be merged; its site hears why."""
-        if not self.routes.reaches(segment.origin):
+        if not self.routings.current.reaches(segment.origin):
             raise WireError(
                 f"{segment.origin!r} is not a site of this project with a route to the center",
                 hint="declare the site and its link in catchment.toml, here and there",
@@ -53,7 +53,8 @@ class Admission:
         check_soundness(segment, self.fragments)
 
     def _check_partials(self, sender: str, fragment: Fragment) -> None:
-        if not any(self.routes.may_speak_for(sender, site) for site in self._births_of(fragment)):
+        routes = self.routings.of_fragment(fragment.name)
+        if not any(routes.may_speak_for(sender, site) for site in self._births_of(fragment)):
             raise WireError(
                 f"{sender!r} sends partials of {fragment.name!r}, but the stream {fragment.stream!r} is neither born "
                 f"there nor does it come through there",
@@ -61,7 +62,7 @@ class Admission:
             )
 
     def _check_relayed(self, sender: str, relayed: Relayed, fragment: Fragment) -> None:
-        if not self.routes.may_speak_for(sender, relayed.origin):
+        if not self.routings.of_fragment(fragment.name).may_speak_for(sender, relayed.origin):
             raise WireError(
                 f"{sender!r} states facts of {relayed.origin!r}, whose route to the center is not through it",
                 hint="run every site from the same links",

@@ -1,7 +1,7 @@
 """Sites that are blocked: an acknowledged segment of theirs could not be merged.
 
 Such a segment must not end whoever received it: the site is blocked by a fact of the journal, its segments from that
-one on are set aside (`catchment.wire.receiving.set_aside`), and everybody else goes on. The marks of a blocked site stand still,
+one on are set aside (`wire.receiving.set_aside`), and everybody else goes on. The marks of a blocked site stand still,
 so its windows close by freshness and name it as missing. When a person asks for it the site is resumed: what was set
 aside goes through the inbox once more, in order, so nothing is merged twice and nothing is lost.
 """

@@ -44,7 +44,7 @@ from catchment.quality.sample_bounds import sample_widths
 class BoundKind(StrEnum):
     """What kind of statement a published bound is."""
 
-    EXACT = "exact"  # equal to the answer over every record received, and nothing more is expected
+    EXACT = "exact"  # equal to the answer over every record received, and nobody is waited for
     PROVED = "proved"  # misses with chance at most 1 - confidence, whatever the values are
     ESTIMATED = "estimated"  # rests on measured behaviour: of sources, of moments in a sample, of a sketch
     UNKNOWN = "unknown"  # nothing can be said: the bound is null
@@ -76,7 +76,8 @@ class BoundTerms:
     or an amount, for AVG a relative error, for ranks and top-k a share; infinite where it is not known. `sampled` has a
     row of terms for each row that was sampled (see `sample_bounds.sample_widths`), NaN for the others; None where no
     row was. `sketch` is the error of each row's sketch as its library states it (see `catchment.quality.laws`): 0 for a
-    row that is still exact, as a small distinct count is; None where no row has any.
+    row that is still exact, as a small distinct count is; None where no row has any. `is_awaited`: more may come by
+    what is known of sources, so that a bound of 0 is an estimate as well.
     """
 
     law: BoundLaw
@@ -86,6 +87,7 @@ class BoundTerms:
     late_counted: bool = False
     sampled: Floats | None = None
     sketch: Floats | None = None
+    is_awaited: bool | Mask = False
 
     @classmethod
     def whole(cls, law: BoundLaw, sketch: float, rows: int) -> BoundTerms:
@@ -115,7 +117,8 @@ class BoundTerms:
             estimated = estimated | self._is_sketched
         scale = f" {_SCALES[self.law]}" if self.law in _SCALES else ""
         kinds = (f"{BoundKind.PROVED}{scale}", f"{BoundKind.ESTIMATED}{scale}", BoundKind.EXACT, BoundKind.UNKNOWN)
-        chosen = np.where(errors == 0.0, 2, np.asarray(estimated, dtype=np.int64))
+        nothing_off = np.where(self.is_awaited, 1, 2)
+        chosen = np.where(errors == 0.0, nothing_off, np.asarray(estimated, dtype=np.int64))
         chosen = np.where(np.isfinite(errors), chosen, 3)
         return pa.array([str(kind) for kind in kinds], pa.string()).take(pa.array(chosen))
 

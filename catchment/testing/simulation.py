@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from catchment.center.results.second_round import DONE
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.rebalance import change_at_sink
+from catchment.deploy.routes.move_routes import move_routes
 from catchment.deploy.store import DeploymentStore
 from catchment.deploy.submit import drop, submit
 from catchment.optimizer.choices import Strength
@@ -32,7 +34,7 @@ from catchment.testing.verdicts.assembled import AssembledCheck
 from catchment.testing.verdicts.checks import ViewCheck
 from catchment.testing.verdicts.composed import ComposedCheck
 from catchment.testing.verdicts.oracle import Accepted, ViewOracle
-from catchment.testing.verdicts.stated_bounds import BoundTally
+from catchment.testing.verdicts.stated_bounds import RunTally
 from catchment.timeline import SECOND_US
 
 SETTLE_US = 20 * SECOND_US  # how long faults go on after the last record has arrived
@@ -54,7 +56,7 @@ class RunReport:
     records: int = 0
     windows: int = 0
     simulated_s: float = 0.0
-    bounds: BoundTally = field(default_factory=BoundTally)
+    bounds: RunTally = field(default_factory=RunTally)
 
     def assert_right(self) -> None:
         """Raise with everything that is wrong, and what happened before."""
@@ -84,7 +86,7 @@ class DeploymentSimulation:
         self._last_us = max((int(a.arrival_us[-1]) for a in workload.values() if len(a)), default=0)
         self._dropped: list[QueryPlan] = []
         self._starts: dict[tuple[str, str], int] = {}  # by sink and query
-        self._bounds = BoundTally()
+        self._bounds = RunTally()
         if Feature.SHED in features and options is None:
             self.world.options.shed_rate = self._shed_rate
         if Feature.OVERLOAD in features and options is None:
@@ -184,6 +186,9 @@ class DeploymentSimulation:
             if name in self.features:
                 for _ in range(self._chance.randint(1, 2)):
                     world.scheduler.at(self._chance.randint(world.start_us, self._last_us), act)
+        if Feature.REROUTE in self.features:
+            for _ in range(self._chance.randint(1, 3)):
+                world.scheduler.at(self._chance.randint(world.start_us, self._last_us), self._reroute)
         if Feature.PAST in self.features:
             for _ in self._submissions:
                 world.scheduler.at(self._chance.randint(world.start_us, self._last_us), self._submit)
@@ -201,7 +206,8 @@ class DeploymentSimulation:
         deployment = self.world.current()
         every = [plan for part in deployment.parts for plan in part.plans]
         read = {plan.lower for plan in every} | self._read_by_submissions()
-        plans = [plan for plan in every if plan.view not in read]
+        helping = {name for part in deployment.parts for name in part.deployed.repairs}  # they end by themselves
+        plans = [plan for plan in every if plan.view not in read and plan.view not in helping]
         if len(deployment.plans) < 2 or not plans:
             return
         plan = self._chance.choice(plans)
@@ -243,6 +249,31 @@ class DeploymentSimulation:
         store.change(change)
         self.world.note(RareState.QUERY_MOVED, int(store.version != before))
         self.world.say("the sharing moves")
+
+    def _reroute(self) -> None:
+        """Move a site or a relay to another next one, as the center or another sink does."""
+        sinks = list(self.world.stores)
+        sink = self._chance.choice(sinks) if len(sinks) > 1 else ""
+        store = DeploymentStore(self.world.project.state_folder)
+        version = store.version
+        if self.world.followed_version(sink) != version:
+            return
+        part = self.world.current().part_at(sink)
+        hops = part.routes.hops
+        links = [(a, b) for a, b in part.project.links if hops.get(a, b) != b and b in part.possible_ends]
+        if not links:
+            return
+        site, to = self._chance.choice(links)
+        made = move_routes(part, {site: to})
+
+        def change(now: Deployed | None) -> Deployed:
+            assert now is not None, "every role writes down what is deployed when it starts"
+            return change_at_sink(now, sink, lambda deployed: made)
+
+        if made is not part.deployed:
+            store.change(change)
+            self.world.note(RareState.ROUTE_MOVED)
+            self.world.say(f"{site} is moved to {to}")
 
     # --- what is checked ---------------------------------------------------------------------------------------------
 
@@ -358,6 +389,8 @@ class DeploymentSimulation:
                 self.world.note(RareState.DEFERRED_MERGED)
             if row["reason"].startswith("computed again:"):
                 self.world.note(RareState.WINDOW_RENEWED)
+            if row["reason"].startswith(DONE):
+                self.world.note(RareState.ESTIMATES_EXACT)
             if row["reason"].startswith("late:"):
                 self.world.note(RareState.WINDOW_REPAIRED)
             if row["reason"].startswith("closed under its contract"):

@@ -13,6 +13,7 @@ from catchment.aggregates import make_aggregate
 from catchment.errors import WireError
 from catchment.progress.admission import Admission
 from catchment.project.routes import Routes
+from catchment.project.routings import Routings
 from catchment.timeline import END_OF_TIME_US, WindowSpec
 from catchment.wire.frames.codec import encode_segment
 from catchment.wire.messages import (
@@ -36,7 +37,7 @@ from tests.worlds.world import make_fragment
 FRAGMENT = make_fragment(WindowSpec.tumbling(10))
 # a and b send through the hub; c and d directly. The stream is born at a and c alone.
 ROUTES = Routes("center", {"a": "hub", "b": "hub", "hub": "center", "c": "center", "d": "center"})
-ADMISSION = Admission({"q": FRAGMENT}, ROUTES, {FRAGMENT.stream: ("a", "c")})
+ADMISSION = Admission({"q": FRAGMENT}, Routings.only(ROUTES), {FRAGMENT.stream: ("a", "c")})
 
 
 def partials(*slices: int, records: tuple[tuple[int, int], ...] = ()) -> Updates:
@@ -115,7 +116,7 @@ def test_states_that_are_no_sketches_are_refused_before_they_are_acknowledged(
 ) -> None:
     aggregate = make_aggregate(function, "v", pa.int64(), parameters, name="x")
     fragment = replace(FRAGMENT, aggregates=(aggregate,))
-    admission = Admission({"q": fragment}, ROUTES, {FRAGMENT.stream: ("a", "c")})
+    admission = Admission({"q": fragment}, Routings.only(ROUTES), {FRAGMENT.stream: ("a", "c")})
     (whole,) = aggregate.lift(pa.array([1, 2, 2], pa.int64()), np.array([0, 0, 1]), 2)
 
     def check(*states: bytes | None) -> None:
@@ -146,9 +147,8 @@ def test_what_is_refused_is_counted_not_stored_and_harms_nobody_else(tmp_path: P
 def test_a_site_with_other_queries_than_the_center_is_refused_and_hears_why(tmp_path: Path) -> None:
     mine, theirs = make_fragment(WindowSpec.tumbling(10)), make_fragment(WindowSpec.tumbling(10))
     other = replace(theirs, aggregates=theirs.aggregates[:1])
-    inbox = Inbox(
-        tmp_path, admit=Admission({"q": mine}, Routes("center", {"a": "center"}), {mine.stream: ("a",)}).check
-    )
+    star = Routings.only(Routes("center", {"a": "center"}))
+    inbox = Inbox(tmp_path, admit=Admission({"q": mine}, star, {mine.stream: ("a",)}).check)
     good = Segment("a", "e", 0, (Updates("q", mine.schema.empty_table()),))
     assert inbox.accept(encode_segment(good).data) == 0
     for message, why in (

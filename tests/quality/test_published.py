@@ -87,6 +87,9 @@ def test_kinds_say_what_a_bound_rests_on() -> None:
     assert counted.kinds(counted.errors(DELTA)).to_pylist() == ["proved"], "registered records were counted"
     believed = terms(BoundLaw.COUNT, 100.0, 5.0, late_delta=DELTA)
     assert believed.kinds(believed.errors(DELTA)).to_pylist() == ["estimated"]
+    awaited = terms(BoundLaw.COUNT, 100.0, is_awaited=True)
+    assert error_of(awaited, DELTA) == 0.0
+    assert awaited.kinds(awaited.errors(DELTA)).to_pylist() == ["estimated"], "nothing is expected, and more may come"
 
 
 @pytest.mark.parametrize("law", [BoundLaw.DISTINCT, BoundLaw.QUANTILE, BoundLaw.TOP, BoundLaw.UNBOUNDED])

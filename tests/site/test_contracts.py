@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from catchment.center.query import CenterQuery
-from catchment.center.statuses import EXACT, FINAL
+from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.errors import StorageError
 from catchment.quality.contract import Contract
 from catchment.site import events as site_events
@@ -23,6 +23,7 @@ from catchment.site.policies.base import EARLY
 from catchment.site.policies.basic import EarlyPolicy
 from catchment.site.policies.registry import policy_by_name
 from catchment.site.slack.query import OTHERS, QuerySlack
+from catchment.site.slack.surprises import SHOWN_WINDOWS
 from catchment.storage import codec
 from catchment.timeline import END_OF_TIME_US, SECOND_US, ManualClock
 from catchment.wire.messages import Standing, Updates
@@ -87,15 +88,20 @@ def test_a_stalled_source_is_named_and_its_return_makes_its_windows_exact(
     assert all(p.coverage == 1.0 and p.late is None for p in last.values())
 
 
-def test_in_order_sources_let_windows_go_exact_at_once(here: tuple[Center, ContractSite, ManualClock]) -> None:
+def test_sources_that_have_shown_their_order_let_windows_go_exact_at_once(
+    here: tuple[Center, ContractSite, ManualClock],
+) -> None:
     center, site, clock = here
-    for step in range(40):
+    for step in range(60):
         site.take(batch_of(step / 4, {"a": 0.0, "b": 0.0}))
         clock.advance(SECOND_US // 4)
         deliver(site, center)
     closed = [p for p in center.tables.published if p.rows.num_rows]
-    assert len(closed) >= 8
-    assert {p.status for p in closed[2:]} == {EXACT}
+    first = [p.status for p in closed if p.revision == 1]
+    shown = int(SHOWN_WINDOWS)
+    assert len(first) >= 13
+    assert set(first[: shown - 1]) == {ON_TIME}, "they have shown little yet"
+    assert set(first[shown:]) == {EXACT}
 
 
 def test_controllers_come_back_from_a_snapshot_as_they_were(tmp_path: Path) -> None:

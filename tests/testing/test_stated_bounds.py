@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from catchment.aggregates.shed_terms import terms_in
 from catchment.deploy.deployment import Deployment
 from catchment.errors import ConfigError
+from catchment.query.sql.parse import parse_sql
+from catchment.query.sql.statements import Stream
 from catchment.testing.campaigns.campaign import run_campaign, run_seed
 from catchment.testing.campaigns.campaign_results import CampaignResults
 from catchment.testing.campaigns.draw import Draw
 from catchment.testing.campaigns.features import Feature
 from catchment.testing.campaigns.late_and_shed import ALWAYS
 from catchment.testing.campaigns.states import RareState
+from catchment.testing.simulated.records import ArrivingRecords
 from catchment.testing.simulation import DeploymentSimulation, RunReport
 from catchment.testing.verdicts.oracle import ViewOracle
-from catchment.testing.verdicts.stated_bounds import BoundTally, BoundVerdict, tally_bounds
+from catchment.testing.verdicts.stated_bounds import BoundTally, BoundVerdict, RunTally, Verdicts, tally_bounds
 from tests.worlds.tiers import seeds
 
 DELTA = 0.1
+STATING = """CREATE STREAM told (ts TIMESTAMP, device STRING, done TIMESTAMP)
+  WITH (event_time = 'ts', path = 'data', source = 'device', progress_column = 'done');"""
 LATE_AND_SHED = Draw(late_and_shed=True)
 
 
@@ -60,10 +67,38 @@ def test_a_few_seeds_show_nothing() -> None:
     assert BoundVerdict.of([BoundTally()]).describe() == "no bound was stated"
 
 
+def test_many_claims_to_be_exact_that_hold_do_not_hide_bounds_that_are_missed() -> None:
+    verdicts = Verdicts()
+    for _ in range(100):
+        verdicts.add(RunTally(BoundTally(10, 5, 10 * DELTA), BoundTally(1000, 0, 1000 * DELTA)))
+    assert verdicts.is_refuted
+    assert not verdicts.exact.is_refuted
+
+
+def test_a_record_that_is_older_than_its_source_had_stated_breaks_its_word() -> None:
+    (stream,) = parse_sql(STATING)
+    assert isinstance(stream, Stream)
+    in_order = [("a", 1, None), ("b", 1, None), ("a", 2, 2), ("b", 1, None), ("a", 3, None)]
+    assert not _stating(stream, in_order).breaks_word
+    assert _stating(stream, [("a", 1, 3), ("a", 2, None)]).breaks_word
+    assert _stating(stream, [("a", 1, 3), ("b", 2, None)]).breaks_word, "all that were heard had stated more"
+    assert _stating(stream, [("a", 1, None), (None, None, 3), ("a", 2, None)]).breaks_word, "it speaks for all"
+
+
+def _stating(stream: Stream, rows: Sequence[tuple[str | None, int | None, int | None]]) -> ArrivingRecords:
+    sources, times, stated = zip(*rows, strict=True)
+    table = pa.table({"ts": _instants(times), "device": list(sources), "done": _instants(stated)})
+    return ArrivingRecords.of(stream, "a", table, np.arange(len(rows)))
+
+
+def _instants(seconds: tuple[int | None, ...]) -> pa.Array:
+    return pa.array([None if s is None else s * 1_000_000 for s in seconds], pa.timestamp("us", tz="UTC"))
+
+
 def test_late_and_shed_at_three_sites_and_a_relay_keeps_its_bounds_and_ends_exact() -> None:
     report = run_campaign(seeds(2), LATE_AND_SHED)
     assert not report.problems()
-    bounds = report.coverage.bounds.total
+    bounds = report.coverage.bounds.bounds.total
     assert bounds.stated > 20
     assert bounds.missed < bounds.stated / 2
     assert all(report.coverage.features[feature] == report.coverage.seeds for feature in ALWAYS)
@@ -91,18 +126,20 @@ def test_bounds_that_do_not_hold_are_counted_as_missed(tmp_path: Path) -> None:
     names = [a.name for a in plan.fragment.aggregates if a not in terms_in(plan.fragment.aggregates)]
     truth = {start: {(): tuple(rows[n][0].as_py() for n in names)} for start, rows in oracle.values(plan).items()}
     judged = tally_bounds(world.store, plan, truth)
-    assert 0 <= judged.missed < judged.stated / 2
+    assert 0 <= judged.bounds.missed < judged.bounds.stated / 2
+    assert judged.exact.missed < judged.exact.stated / 2
     greater = {start: {(): tuple(100 * v for v in values[()])} for start, values in truth.items()}
     wrong = tally_bounds(world.store, plan, greater)
-    assert wrong.missed > 0.9 * wrong.stated
-    assert wrong.stated > judged.stated, "bounds of 0 that are missed count"
+    assert wrong.bounds.missed > 0.9 * wrong.bounds.stated
+    assert wrong.exact.missed == wrong.exact.stated == judged.exact.stated > 0, "every claim to be exact is judged"
 
 
 def test_a_campaign_goes_on_after_its_results_and_runs_wrong_seeds_again(tmp_path: Path) -> None:
     draw = Draw(only=frozenset({Feature.LOSS}))
     path = tmp_path / "results.jsonl"
     kept = CampaignResults(path, draw)
-    report = RunReport(3, frozenset({Feature.LOSS}), [], records=7, windows=5, bounds=BoundTally(10, 1, 1.0))
+    tally = RunTally(BoundTally(10, 1, 1.0), BoundTally(20, 0, 2.0))
+    report = RunReport(3, frozenset({Feature.LOSS}), [], records=7, windows=5, bounds=tally)
     report.seen[RareState.REQUEST_LOST] = 2
     kept.append(report)
     kept.append(RunReport(4, frozenset({Feature.LOSS}), ["it was wrong"]))
@@ -113,7 +150,7 @@ def test_a_campaign_goes_on_after_its_results_and_runs_wrong_seeds_again(tmp_pat
     assert not again.failures, "the seed that was wrong is right now"
     assert again.coverage.seeds == 2
     assert again.coverage.states[RareState.REQUEST_LOST] >= 2
-    assert again.coverage.bounds.total.stated == 10
+    assert again.coverage.bounds.bounds.total.stated == 10
     assert kept.read()[4] == run_seed_without_trace(4, draw)
 
 

@@ -7,7 +7,7 @@ its fields are its whole state, so a controller that is read back goes on as the
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -92,9 +92,16 @@ class SlackController:
         return closed
 
     def _decide(self, end_us: int, front_us: int, now_us: int) -> CloseDecision:
-        """Ask the rule about a window, unless all sources have stated that nothing of it will come."""
+        """Ask the rule about a window, unless all sources have stated that nothing of it will come.
+
+        No bound is stated below what windows turned out to lack of which nothing was expected to be missing.
+        """
         if end_us > self.stated_us:
-            return self.rule.decide(self.observations, end_us, now_us)
+            decision = self.rule.decide(self.observations, end_us, now_us)
+            if not decision.close:
+                return decision
+            least = self.observations.least_bound(end_us)
+            return replace(decision, bound=max(decision.bound, least), expected_whole=decision.bound == 0.0)
         slack_us = front_us - end_us
         return CloseDecision(end_us, now_us, True, COVERED, coverage=1.0, bound=0.0, risk=0.0, slack_us=slack_us)
 
@@ -164,9 +171,12 @@ class SlackController:
             self.low_mark_us = first.end_us - self.task.window.slide_us
 
     def _count_late(self, batch: SourceBatch) -> None:
+        """Count the records of closed windows, and the windows among them of which nothing was expected."""
         if batch.slice_us.min() < self.low_mark_us:
-            late = (batch.count > 0) & (self._first_ends_us(batch.slice_us) <= self.low_mark_us)
+            first_ends_us = self._first_ends_us(batch.slice_us)
+            late = (batch.count > 0) & (first_ends_us <= self.low_mark_us)
             self.late_records += int(batch.count[late].sum())
+            self.observations.surprises.count_late(np.unique(first_ends_us[late]).tolist())
 
     def _first_ends_us(self, slices_us: Ints) -> Ints:
         """Return the ends of the first windows that contain the slices."""
@@ -201,8 +211,12 @@ class SlackController:
             published_total=total + decision.imputed_total,
             charge=charge,
             bound=decision.bound,
+            expected_whole=decision.expected_whole,
         )
         self.unsettled.append(closed)
+        self.observations.surprises.count_closed(
+            decision.end_us, self.task.contract.delta, expected_whole=decision.expected_whole
+        )
         return True
 
     def _compare_with_truth(self, closed: UnsettledWindow) -> SettledWindow:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from catchment.site.slack.slice_arrivals import SliceArrivals
-from catchment.site.slack.sources import SourceTable
+from catchment.site.slack.sources import RECORDS, SQUARE, SourceTable
+from catchment.site.slack.surprises import Surprises, error_without_a_record
 from catchment.site.slack.task import SlackTask
 from catchment.site.slack.violation_budget import ViolationBudget
 from catchment.storage.codec import stored
@@ -24,16 +25,18 @@ LEAST_TAIL = -1.0
 LARGEST_TAIL = 0.5
 # No more records are expected for a window once the front is the longer of these beyond its end.
 SETTLE_WINDOWS = 4.0  # multiples of the window size
+ORDERLY_SHARE = 0.02  # inversions up to this share of the times that sources are heard: they keep their order
 SETTLE_DELAYS = 2.0  # multiples of the longest delay seen
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has expected_whole
 @dataclass(frozen=True, slots=True)
 class UnsettledWindow:
     """A closed window that may still gain records.
 
     `count` is what was in when it closed; `published_count` and `published_total` are what was published, with what
     was imputed. `charge` is what the violation budget was charged, `bound` the error bound that was published.
+    `expected_whole`: nothing was expected to be missing.
     """
 
     end_us: int
@@ -42,6 +45,7 @@ class UnsettledWindow:
     published_total: float
     charge: float
     bound: float
+    expected_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ class RecentOutcomes:
         return RecentQuality(float(coverages.mean()), beyond_known * bound, float(np.mean(errors >= self.max_error)))
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has surprises
 @dataclass(eq=False)
 class Observations:
     """The knowledge that one controller shares with its rule."""
@@ -121,6 +125,7 @@ class Observations:
     arrivals: SliceArrivals
     budget: ViolationBudget
     recent: RecentOutcomes
+    surprises: Surprises = field(default_factory=Surprises)
 
     @classmethod
     def start(cls, task: SlackTask, sources: SourceTable | None = None) -> Observations:
@@ -145,6 +150,21 @@ class Observations:
         """Learn how a window turned out, for the budget and for later bounds."""
         self.budget.settle(settled.closed.charge, settled.violated)
         self.recent.learn(settled)
+        if settled.closed.expected_whole:
+            self.surprises.learn(settled.error)
+
+    def keeps_order(self) -> bool:
+        """Return whether sources send, and were seen to send, nothing of windows that all of them are past."""
+        in_order = self.sources.inverted_share() <= ORDERLY_SHARE
+        return in_order and self.surprises.show_order(self.task.contract.delta)
+
+    def least_bound(self, end_us: int) -> float:
+        """Return the least error that may be stated of a window, whatever is expected of it."""
+        count, total = self.window_totals(end_us)
+        records, squares = self.sources.sums[:, RECORDS].sum(), self.sources.sums[:, SQUARE].sum()
+        usual_value = float(np.sqrt(squares / records)) if records else 1.0
+        one_record = error_without_a_record(self.task.measure, count, total, usual_value)
+        return self.surprises.least_bound(self.task.contract.delta, one_record)
 
     def is_settled(self, end_us: int, front_us: int) -> bool:
         """Return whether no more records are expected for a window, by the longest delay seen."""

@@ -24,7 +24,7 @@ from catchment.testing.campaigns.draw import Draw
 from catchment.testing.campaigns.features import Feature, Features
 from catchment.testing.campaigns.states import RareState
 from catchment.testing.simulation import DeploymentSimulation, RunReport
-from catchment.testing.verdicts.stated_bounds import BoundTally, BoundVerdict
+from catchment.testing.verdicts.stated_bounds import Verdicts
 
 MEMORY_FOLDER = Path("/dev/shm")  # where runs keep their files, if it is there
 FULL_CAMPAIGN = 1_000  # seeds from which on every rare state and every pair must have been reached
@@ -59,7 +59,7 @@ class Coverage:
     pairs: Counter[tuple[Feature, ...]] = field(default_factory=Counter)
     triples: Counter[tuple[Feature, ...]] = field(default_factory=Counter)
     states: Counter[RareState] = field(default_factory=Counter)
-    bounds: BoundVerdict = field(default_factory=lambda: BoundVerdict(BoundTally()))
+    bounds: Verdicts = field(default_factory=Verdicts)
 
     def add(self, report: RunReport) -> None:
         enabled = [f for f in Feature if f in report.features]

@@ -72,6 +72,10 @@ class Feature(StrEnum):
     PROGRESS = "progress"
     # views that are answered at other sites than the center, or at several
     SINKS = "sinks"
+    # views whose estimates are made exact in a second round
+    ROUNDS = "second round"
+    # sites that are moved to other routes, through other relays
+    REROUTE = "reroute"
 
 
 Features = frozenset[Feature]

@@ -33,10 +33,14 @@ LATER = (
     Feature.SITES,
     Feature.PROGRESS,
     Feature.SINKS,
+    Feature.ROUNDS,
+    Feature.REROUTE,
 )
 STARTS = ("start = 'all'", "start = '8 s'", "start = '2026-01-01 00:00:05'")
 TIGHT_SHARE = 0.3  # of the projects whose center may hold almost nothing for open windows
 PROMISES = ("", "slack = 'fixed:0'", "slack = 'fixed:3'", "slack = 'mp-k-slack'", "max_error = 0.3, confidence = 0.8")
+INDIRECT_PROMISE = "max_error = 0.2, confidence = 0.7"  # of joins and explode: bounds after three windows
+THIRD_SHARE = 0.3  # of the joins that join a third stream
 SINK = "k0"  # a site that has no stream, at which views are answered
 NAMED_SHARE = 0.6  # of the views that name sites, where some do
 PROMISED_SHARE = 0.8  # of the views over a stream that is shed, where views have contracts
@@ -172,15 +176,18 @@ class _Writer:
         select = f"SELECT window.start, window.end{own}, count(*) AS n, sum(bytes) AS bytes FROM hits"
         where = chance.choice(_CONDITIONS)
         outer = chance.choice(("", "OUTER "))
+        is_promised = self._has(Feature.CONTRACT) and random.Random(select + where).random() < PROMISED_SHARE
+        promise = f"WITH ({INDIRECT_PROMISE}) " if is_promised else ""
         return [
             f"CREATE MATERIALIZED VIEW visits AS {select} {where} GROUP BY session_window(ts, '{gap_s} s'){own};",
             f"CREATE MATERIALIZED VIEW growing AS {select} {where} "
             f"GROUP BY cumulate(ts, '{step_s} s', '{step_s * steps} s'){own};",
             f"CREATE MATERIALIZED VIEW calendar AS {select} {where} "
             f"GROUP BY calendar_window(ts, '{unit}', 'UTC'){own};",
-            f"CREATE MATERIALIZED VIEW parts AS SELECT window.start, place, part, count(*) AS n, sum(bytes) AS bytes "
-            f"FROM hits LATERAL VIEW {outer}posexplode(array(page, CAST(user AS STRING))) p AS place, part "
-            f"{where} GROUP BY window(ts, '6 s'), place, part;",
+            f"CREATE MATERIALIZED VIEW parts {promise}AS SELECT window.start, place, part, count(*) AS n, "
+            "sum(bytes) AS bytes FROM hits "
+            f"LATERAL VIEW {outer}posexplode(array(page, CAST(user AS STRING))) p AS place, part {where} "
+            "GROUP BY window(ts, '6 s'), place, part;",
             "CREATE MATERIALIZED VIEW own AS SELECT window.start, page, reach(ms) AS reach, "
             "max(per_byte(ms, bytes)) AS most, per_byte(max(ms), sum(bytes)) AS share "
             f"FROM hits {where} GROUP BY window(ts, '6 s', '3 s'), page;",
@@ -214,6 +221,8 @@ class _Writer:
                 lines.append(
                     f'bandwidth = "{chance.choice((2, 5, 50))} KB/s"\noutbox_max = "{chance.choice((1, 3, 100))} KB"'
                 )
+        for origin, destination in self._other_links({*routes, *around, *self._links_to_sink(routes + around)}):
+            lines.append(f'[[links]]\nfrom = "{origin}"\nto = "{destination}"\nlatency = "900 ms"')
         if self.features & {Feature.SKEW, Feature.STEP_BACK}:
             jump = 'max_jump = "1 h"\n'  # so that no record is too far ahead of a clock that is behind
         else:
@@ -242,6 +251,15 @@ class _Writer:
         after = zip(self.sites, (*self.sites[1:], self.sites[0]), strict=True)
         wanted = [link for site, other in after for link in ((site, other), (other, hops[site]))]
         return [link for link in dict.fromkeys(wanted) if link not in routes]
+
+    def _other_links(self, known: set[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return links that no declared route takes, by which sites and relays may be moved to other routes."""
+        if not self._has(Feature.REROUTE):
+            return []
+        ends = (*self.sites, *self.relays)
+        wanted = [(site, end) for site in ends for end in (*ends, "center") if site != end]
+        chance = random.Random(f"{sorted(self.features)} {self.sites} other routes")
+        return [link for link in wanted if link not in known and (link[1] == "center" or chance.random() < 0.5)]
 
     def _routes(self) -> Iterator[tuple[str, str]]:
         chain = [*self.relays, "center"]
@@ -284,6 +302,20 @@ class _Writer:
         if self._has(Feature.SHAPES):
             chance = self._own_chance
             yield from chance.sample(self._shapes(chance), chance.randint(1, 3))
+        if self._has(Feature.ROUNDS):
+            yield self._estimated()
+
+    def _estimated(self) -> str:
+        """Return a view whose rows have more values than it may keep: estimates, until a second round."""
+        chance = random.Random(f"{sorted(self.features)} {self.sites} rounds")
+        keys = chance.choice((("page",), (), ("page", "user")))
+        window = chance.choice(("window(ts, '10 s')", "window(ts, '10 s')", "window(ts, '12 s', '6 s')"))
+        calls = ["median(bytes) AS middle", "count(DISTINCT bytes) AS sizes", "percentile(ms, array(0.1, 0.9)) AS ends"]
+        selected = ", ".join(["window.start", *keys, "count(*) AS n", *chance.sample(calls, chance.randint(1, 3))])
+        return (
+            f"CREATE MATERIALIZED VIEW estimated WITH (max_distinct = {chance.choice((2, 5))}) AS SELECT {selected} "
+            f"FROM hits {chance.choice(_CONDITIONS)} GROUP BY {', '.join([window, *keys])};"
+        )
 
     def _join(self, name: str, options: str = "") -> str:
         """Return a join; of which kind is drawn of a chance of its own, so that seeds draw what they always did."""
@@ -292,8 +324,16 @@ class _Writer:
             f"sum(a.bytes) AS bytes, sum(a.bytes * b.bytes) AS both FROM hits a JOIN views b ON a.user = b.user "
             f"GROUP BY {self._window('b.ts')}, a.page;"
         )
-        kind = random.Random(inner).choice(("", "LEFT ", "RIGHT ", "FULL "))
-        return inner.replace(" JOIN ", f" {kind}JOIN ")
+        chance = random.Random(inner)
+        kind = chance.choice(("", "LEFT ", "RIGHT ", "FULL "))
+        if kind == "" and self._has(Feature.CONTRACT) and chance.random() < PROMISED_SHARE:
+            inner = _with_option(inner, INDIRECT_PROMISE)
+        if chance.random() < THIRD_SHARE:
+            third = chance.choice(("", "LEFT " if "max_error" not in inner else ""))
+            inner = inner.replace(
+                " GROUP BY ", f" {third}JOIN hits c ON b.user = c.user AND a.page = c.page GROUP BY ", 1
+            )
+        return inner.replace(" JOIN ", f" {kind}JOIN ", 1)
 
     def _name_sites(self, view: str) -> str:
         """Return a view that may name some of its sites, by a chance of its own; one that reads a view has none."""

@@ -29,13 +29,14 @@ from catchment.functions.installed import functions_in, scalar
 from catchment.query.fragment import SLICE_COLUMN, Explode, Fragment, count_records
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.connectors import FilesConnector
-from catchment.query.sql.statements import Table
+from catchment.query.sql.statements import VERSION_COLUMN, Table
 from catchment.query.types import sql_type
 from catchment.shedding.terms import add_terms
 from catchment.site.slack import SlackPlan, watched_values
 from catchment.testing.simulated.records import ArrivingRecords
 from catchment.timeline import WindowSpec
 
+SIMULATED_VERSION = "simulated"  # of every table
 NUMBER = "_number"  # of the record that a row comes from
 ONE_SOURCE = "stream"  # the source of all records, where a stream has no source column
 RETRACTED = "retracted"
@@ -174,7 +175,10 @@ class PureEvaluator:
 
     def _join(self, connection: duckdb.DuckDBPyConnection, fragment: Fragment, number: int) -> str:
         lookup = fragment.lookups[number]
-        connection.register(f"table_{number}", self._tables[lookup.table])
+        rows = self._tables[lookup.table]
+        if VERSION_COLUMN not in rows.column_names:
+            rows = rows.append_column(VERSION_COLUMN, pa.repeat(pa.scalar(SIMULATED_VERSION), rows.num_rows))
+        connection.register(f"table_{number}", rows)
         return f"{lookup.how} JOIN table_{number} AS {_quote(lookup.alias)} ON {as_duckdb(lookup.on)}"
 
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from catchment.arrays import Ints, Mask
 from catchment.errors import QueryError
 from catchment.query.sql.statements import Stream
+from catchment.timeline import START_OF_TIME_US
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,29 @@ class ArrivingRecords:
     def are_good(self) -> Mask:
         """Which records have an event time; the others are quarantined."""
         return np.asarray(pc.is_valid(self.table[self.stream.event_time]))
+
+    @cached_property
+    def breaks_word(self) -> bool:
+        """Whether a record comes that is older than what its source had stated, or all sources that were heard.
+
+        A record without a source speaks for the whole stream at its site.
+        """
+        stream = self.stream
+        if stream.progress_column is None:
+            return False
+        stated_us = _micros(self.table[stream.progress_column], START_OF_TIME_US).tolist()
+        names = self.table[stream.source].to_pylist() if stream.source is not None else [None] * len(self)
+        whole_us = START_OF_TIME_US
+        by_source: dict[object, int] = {}
+        for name, good, at_us, said_us in zip(names, self.are_good, self.times_us.tolist(), stated_us, strict=True):
+            believed_us = by_source.get(name, min(by_source.values(), default=START_OF_TIME_US))
+            if good and at_us < max(whole_us, believed_us):
+                return True
+            if name is None:
+                whole_us = max(whole_us, said_us)
+            else:
+                by_source[name] = max(by_source.get(name, START_OF_TIME_US), said_us)
+        return False
 
     def arrived_by(self, now_us: int) -> int:
         """Return how many records have arrived."""

@@ -86,6 +86,7 @@ class SimulatedCenter:
             composed=deployment.composed_queries,
             repairs=deployment.deployed.repairs,
             round_rules=round_rules(deployment),
+            routings=deployment.routings,
         )
         self.host = self.pipeline.host
 
@@ -105,6 +106,7 @@ class SimulatedCenter:
             deployment.composed_queries,
             deployed.repairs,
             round_rules(deployment),
+            deployment.routings,
         )
 
     def tick(self) -> None:
@@ -144,7 +146,7 @@ class SimulatedCenter:
         )
 
     def _admit(self, segment: Segment) -> None:
-        Admission(self.pipeline.fragments, self.deployment.routes, self.deployment.births).check(segment)
+        Admission(self.pipeline.fragments, self.deployment.routings, self.deployment.births).check(segment)
 
 
 class SimulatedRelay:
@@ -177,14 +179,15 @@ class SimulatedRelay:
         self.host = self.pipeline.host
         self.inbox = self.pipeline.inbox
         self.outbox = self.pipeline.outbox
-        self.pipeline.carry(tuple(carried_by(deployment, name)), deployment.deferrable)
+        self.deploy(deployment)
         self.pipeline.start()
 
     def deploy(self, deployment: Deployment) -> None:
         """Carry what is deployed now."""
         self.deployment = deployment
         orders = deployment.deployed.orders
-        self.pipeline.carry(tuple(carried_by(deployment, self.name)), deployment.deferrable, orders)
+        neighbours = deployment.routings.neighbours(self.name)
+        self.pipeline.carry(tuple(carried_by(deployment, self.name)), deployment.deferrable, orders, neighbours)
 
     @property
     def needs_new_life(self) -> bool:
@@ -197,12 +200,12 @@ class SimulatedRelay:
             return
         self.pipeline.tick()
         self.pipeline.core.validate()
-        self.pipeline.sender.notify()
+        self.pipeline.exits.notify()
 
     def end(self) -> None:
         """End the process: what it holds is gone, what it wrote stays."""
-        self.pipeline.sender.stop()
+        self.pipeline.exits.stop()
 
     def _admit(self, segment: Segment) -> None:
         deployed = self.deployment.deployed
-        Admission(deployed.known, self.deployment.routes, self.deployment.births).check(segment)
+        Admission(deployed.known, self.deployment.routings, self.deployment.births).check(segment)

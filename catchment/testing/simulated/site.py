@@ -21,6 +21,8 @@ from catchment.deploy.deployment import Deployment
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
 from catchment.progress.events import Ticked
+from catchment.project.routes import Routes
+from catchment.project.routings import leads_somewhere, sink_of
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.query.sql.statements import Stream
 from catchment.query.sql.view_options import NEVER
@@ -151,7 +153,8 @@ class SimulatedSite:
         self.exits = Exits(self._open_exit)
         self.core = SiteCore()
         self.host: Host[Event, Action] = Host(self.core, Journal(self.folder / "journal"), self._enact, around.clock)
-        self.exits.recover(self.host, orders, lambda: self.core.fragments, deployment.sinks)
+        is_there = partial(leads_somewhere, self.project, name)
+        self.exits.recover(self.host, orders, lambda: self.core.fragments, deployment.sinks, is_there)
         self.plans = deployment.fragments_at(name)
         self.readers: dict[str, StreamReader] = {}
         streams = deployment.streams_at(name)
@@ -161,10 +164,11 @@ class SimulatedSite:
             self._start_reader(declared)
         self.exits.start()
 
-    def _open_exit(self, sink: str) -> Exit:
-        part = self.deployment.part_at(sink).project
+    def _open_exit(self, name: str) -> Exit:
+        part = self.deployment.part_at(sink_of(name)).project
+        declared_end = Routes.declared(part).next_inbox(self.name)
         life = self.deployment.deployed.orders.lives.get(self.name, 0)
-        return Exit.open(self.project, part, self.name, life, self.around.make_sender)
+        return Exit.open(self.folder, part, self.name, name, declared_end, life, self.around.make_sender)
 
     @property
     def outbox(self) -> Outbox:

@@ -86,6 +86,7 @@ class Role:
     clock: SimulatedClock
     sink: str = ""  # whose part of the deployment it runs for, if not for the center's
     running: Running | None = None
+    senders: list[SimulatedSender] = field(default_factory=list)  # of this life, also of one that ended at its start
     watcher: DeploymentWatcher | None = None
     rebalancer: Rebalancer | None = None
     life: int = 0
@@ -158,7 +159,7 @@ class World:
             sink = part.project.sink
             self.stores.setdefault(sink, MemoryStore())
             named = [(CENTER, part.project.center, part.project.state_folder / "center")]
-            named += [(RELAY, name, part.project.relay_folder(name)) for name in part.routes.relays]
+            named += [(RELAY, name, part.project.relay_folder(name)) for name in part.routings.hubs]
             named += [] if sink else [(SITE, name, project.site_folder(name)) for name in sites]
             for kind, name, folder in named:
                 self.disk.machine(folder)
@@ -324,6 +325,9 @@ class World:
             role.memory = CenterMemory.of(role.running)
         if role.running is not None:
             role.running.end()
+        for sender in role.senders:  # a process that ends while it starts has begun to send, and is not running yet
+            sender.stop()
+        role.senders.clear()
         role.running = None
         role.watcher = None
         self.disk.close_files(role.folder)
@@ -456,7 +460,7 @@ class World:
         running = role.running
         if isinstance(running, SimulatedRelay):
             if any(r.is_dead for r in self.roles.values()):  # what a dead site has begun waits there for its end
-                return running.pipeline.consumer.is_drained and not running.outbox.pending()
+                return running.pipeline.consumer.is_drained and running.pipeline.exits.are_empty
             return running.pipeline.drained
         if isinstance(running, SimulatedSite):
             return running.exits.are_empty
@@ -510,7 +514,7 @@ class World:
 
         run = partial(self.carry_out, role)
         link = self.link(role.name, to)
-        return SimulatedSender(
+        sender = SimulatedSender(
             outbox,
             link,
             role.clock,
@@ -521,6 +525,8 @@ class World:
             {} if sink or self._ways.next_end(role.name) != to else self._ways_around(role.name),
             lambda: self.note(RareState.WAY_CHANGED),
         )
+        role.senders.append(sender)
+        return sender
 
     def _ways_around(self, origin: str) -> dict[Way, list[SimulatedHop]]:
         """Return the links of the ways around the direct link of an end."""
@@ -541,7 +547,9 @@ class World:
 
     def _inbox_call(self, to: str, sink: str, call: Callable[[SimulatedCenter | SimulatedRelay], Reply]) -> Reply:
         """Let the far side answer a call, if it is up; a disk error there ends it at its next tick."""
-        role = self.roles.get((RELAY, relay_label(to, sink))) or self.roles[CENTER, to]
+        role = self.roles.get((RELAY, relay_label(to, sink))) or self.roles.get((CENTER, to))
+        if role is None:
+            raise LinkError(f"{to} is no relay yet")
         receiver = role.running
         if receiver is None or isinstance(receiver, SimulatedSite):
             raise LinkError(f"{role} does not answer")

@@ -9,30 +9,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catchment.aggregates import partials
+from catchment.aggregates import Aggregate, partials
+from catchment.aggregates.bounded_sets import CountDistinct
+from catchment.aggregates.percentiles import Percentile
 from catchment.aggregates.shed_terms import terms_in
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.late.repair import LEFT_OUT
-from catchment.center.results.layout import flatten_states, without_retracted
+from catchment.center.results.layout import flatten_states, key_columns, without_retracted
 from catchment.center.results.newest_rows import newest_revisions
+from catchment.center.results.second_round import STAYS
 from catchment.center.running_query import RunningQuery
 from catchment.center.statuses import EARLY, EXACT, FINAL, ON_TIME
 from catchment.center.windows.close import LATE_SAMPLED
 from catchment.query.fragment import Fragment
 from catchment.query.plan import QueryPlan
+from catchment.query.plan_nodes import Node, Sink, WindowAggregate, transform
 from catchment.query.sql.view_options import NEVER
 from catchment.testing.campaigns.states import RareState
 from catchment.testing.simulated.tables import MemoryStore
 from catchment.testing.simulated.world import World
 from catchment.testing.verdicts.oracle import ViewOracle
-from catchment.testing.verdicts.stated_bounds import BoundTally, tally_bounds
+from catchment.testing.verdicts.stated_bounds import RunTally, tally_bounds
 from catchment.timeline import SECOND_US, START_OF_TIME_US
 
+FEW_DISTINCT = 1000  # more distinct values than any simulated row has
 LONG_HORIZON_US = 60 * SECOND_US  # longer than sites are away
 ORDER = (EARLY, ON_TIME, EXACT, FINAL)
 _TOLERANCE = 1e-9
@@ -61,9 +67,14 @@ class ViewCheck:
         for start_us, log in self._windows.items():
             yield from (f"{self._plan.name} at {self._at(start_us)}: {p}" for p in self._log_problems(log))
         yield from (f"{self._plan.name} {p}" for p in self._answer_problems())
+        if any(_may_be_estimate(a) for a in self._plan.fragment.aggregates):
+            yield from (f"{self._plan.name} {p}" for p in self._estimate_problems())
 
-    def tally_bounds(self) -> BoundTally:
-        """Return how the bounds that the view has stated have held."""
+    def tally_bounds(self) -> RunTally:
+        """Return how the bounds that the view has stated have held; none are judged where a source broke its word."""
+        streams = {side.fragment.stream for side in self._plan.sides}
+        if any(arrivals.breaks_word for (stream, _), arrivals in self._world.workload.items() if stream in streams):
+            return RunTally()
         return tally_bounds(self._store, self._plan, self._expected(()))
 
     def _log_problems(self, log: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -111,7 +122,7 @@ class ViewCheck:
 
     @property
     def _is_outer_join(self) -> bool:
-        return self._plan.join is not None and bool(self._plan.join.preserved)
+        return self._plan.join is not None and self._plan.join.gives_alone
 
     def _at(self, start_us: int) -> str:
         return f"{(start_us - self._world.start_us) / 1e6:g} s"
@@ -164,6 +175,36 @@ class ViewCheck:
                 is_whole = late is None and last is not None and self._is_repaired(last)
                 if is_whole and last is not None and last["status"] not in (EXACT, FINAL):
                     yield f"{where}: nothing is missing, and it is not exact: {last['reason']}"
+
+    def _estimate_problems(self) -> Iterator[str]:
+        """Yield estimates that say they are exact and are not, and final ones that do not say why they stay."""
+        rows = self._store.rows("results", self._plan.name)
+        if rows is None or self._dead or self._is_renewed():
+            return
+        measured = [a.name for a in self._plan.fragment.aggregates]
+        truth = self._oracle.values(_without_sketches(self._plan))
+        expired = self._expired()
+        newest = newest_revisions(rows)
+        starts = newest["window_start"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+        keys = list(zip(*(c.to_pylist() for c in key_columns(newest).values()), strict=True))
+        estimated = {c.name: c.source for c in self._plan.columns if c.source in self._estimates()}
+        for number, row in enumerate(newest.to_pylist()):
+            start_us = starts[number]
+            key = keys[number] if keys else ()
+            if row["retracted"] or start_us < self._from_us or start_us in expired or start_us not in truth:
+                continue
+            right = _rows(truth[start_us], self._plan.fragment, self._plan.fragment.aggregates).get(key)
+            log = self._windows[start_us]
+            for column, source in estimated.items():
+                bound = row["bound"][column]
+                is_right = right is not None and _is_close([row[column]], [right[measured.index(source)]])
+                if bound == 0.0 and log[-1]["status"] == FINAL and not is_right:
+                    yield f"at {self._at(start_us)}: {key} says that {column} is exact: {row[column]}, not {right}"
+                if bound and log[-1]["status"] == FINAL and not any(STAYS in entry["reason"] for entry in log):
+                    yield f"at {self._at(start_us)}: {column} of {key} stays an estimate, and does not say why"
+
+    def _estimates(self) -> set[str]:
+        return {a.name for a in self._plan.fragment.aggregates if _may_be_estimate(a)}
 
     def _may_lack(self, start_us: int, last: Mapping[str, Any] | None) -> tuple[str, ...]:
         """Return the sites whose records a window may lack: those that died.
@@ -258,7 +299,32 @@ class ViewCheck:
 
 
 def _measured(fragment: Fragment) -> list[Any]:
-    return [a for a in fragment.aggregates if a not in terms_in(fragment.aggregates)]
+    """Return the aggregates whose values are those of the oracle; estimates are looked at apart."""
+    terms = terms_in(fragment.aggregates)
+    return [a for a in fragment.aggregates if a not in terms and not _may_be_estimate(a)]
+
+
+def _may_be_estimate(aggregate: Aggregate) -> bool:
+    return isinstance(aggregate, CountDistinct | Percentile) and aggregate.max_distinct < FEW_DISTINCT
+
+
+def _without_sketch(aggregate: Aggregate) -> Aggregate:
+    if isinstance(aggregate, CountDistinct | Percentile):
+        return replace(aggregate, max_distinct=FEW_DISTINCT) if _may_be_estimate(aggregate) else aggregate
+    return aggregate
+
+
+def _without_sketches(plan: QueryPlan) -> QueryPlan:
+    """Return a plan whose distinct counts and percentiles keep all their values."""
+
+    def widen(node: Node) -> Node:
+        if not isinstance(node, WindowAggregate):
+            return node
+        return replace(node, aggregates=tuple(map(_without_sketch, node.aggregates)))
+
+    root = transform(plan.root, widen)
+    assert isinstance(root, Sink)
+    return QueryPlan(root)
 
 
 def _window_log(store: MemoryStore, view: str) -> dict[int, list[Mapping[str, Any]]]:
@@ -294,10 +360,11 @@ def _together(found: pa.Table | None, late: pa.Table | None, fragment: Fragment)
     parts = [t for t in (found, late) if t is not None]
     if not parts:
         return None
-    names = [*fragment.key_names, *(s.name for a in fragment.aggregates for s in a.states)]
+    measured = [a for a in fragment.aggregates if not _may_be_estimate(a)]  # what was made exact merges with nothing
+    names = [*fragment.key_names, *(s.name for a in measured for s in a.states)]
     schema = pa.schema([fragment.schema.field(n) for n in names])
     tables = [t.select(names).cast(schema) for t in parts]
-    return partials.combine(pa.concat_tables(tables), list(fragment.key_names), fragment.aggregates)
+    return partials.combine(pa.concat_tables(tables), list(fragment.key_names), measured)
 
 
 def _rows(lowered: pa.Table, fragment: Fragment, aggregates: Sequence[Any]) -> Rows:

@@ -7,7 +7,8 @@ simulated deployment the evaluation of expressions and the laws of the aggregate
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -76,31 +77,48 @@ class ViewOracle:
         )
 
     def _joined(self, join: Join, window: WindowSpec, without: Sequence[str]) -> dict[int, pa.Table]:
-        sides = {side: self._rows(join.side(side), without) for side in SIDES}
-        left, right = sides[LEFT], sides[RIGHT]
-        if left is None or right is None:
+        streams = {place: self._rows(fragment, without) for place, fragment in join.streams.items()}
+        known = {place: rows for place, rows in streams.items() if rows is not None}
+        if len(known) < len(streams):
             return {}
-        inside = {side: windows_of(window, rows.times_us) for side, rows in ((LEFT, left), (RIGHT, right))}
-        starts = inside[LEFT].keys() & inside[RIGHT].keys()
-        starts |= {start for side in join.preserved for start in inside[side]}
+        inside = {place: windows_of(window, rows.times_us) for place, rows in known.items()}
         found = {}
-        for start in starts:
-            states = _pair(join, _inside(left, inside[LEFT], start), _inside(right, inside[RIGHT], start))
+        for start in {start for starts in inside.values() for start in starts}:
+            rows = {place: _inside(known[place], inside[place], start) for place in known}
+            states = _join_states(join, iter(rows.values()))
             if states.num_rows:
                 found[start] = states
         return found
 
 
-def _inside(rows: FragmentRows, windows: Mapping[int, Mask], start_us: int) -> FragmentRows:
-    return rows.where(windows.get(start_us, np.zeros(len(rows.times_us), dtype=bool)))
+@dataclass(frozen=True)
+class _SideRows:
+    """The records of a side, or the pairs of a join that it is; `arguments` are the columns of its aggregates."""
+
+    table: pa.Table
+    arguments: Mapping[str, str | None]
 
 
-def _pair(join: Join, left: FragmentRows, right: FragmentRows) -> pa.Table:
+def _inside(rows: FragmentRows, windows: Mapping[int, Mask], start_us: int) -> _SideRows:
+    mine = rows.where(windows.get(start_us, np.zeros(len(rows.times_us), dtype=bool)))
+    return _SideRows(mine.table, mine.arguments)
+
+
+def _join_states(join: Join, streams: Iterator[_SideRows]) -> pa.Table:
     """Return the states over all pairs of the records of a window, and over those without a partner that are rows."""
+    pairs = _join_rows(join, streams)
+    return partials.lift(
+        pairs.table, list(join.answers.key_names), [p.aggregate for p in join.pairs], dict(pairs.arguments)
+    )
+
+
+def _join_rows(join: Join, streams: Iterator[_SideRows]) -> _SideRows:
+    """Return the pairs of a join as rows; the records of its streams come in the order of their places."""
+    left = _join_rows(join.left, streams) if isinstance(join.left, Join) else next(streams)
+    sides = {LEFT: left, RIGHT: next(streams)}
     connection = duckdb_connection()
-    connection.register("left_rows", left.table)
-    connection.register("right_rows", right.table)
-    sides = {LEFT: left, RIGHT: right}
+    for side, rows in sides.items():
+        connection.register(f"{side}_rows", rows.table)
     columns = [f'{_either(k)} AS "{k.name}"' for k in join.keys]
     arguments: dict[str, str | None] = {}
     for number, pair in enumerate(join.pairs):
@@ -117,10 +135,10 @@ def _pair(join: Join, left: FragmentRows, right: FragmentRows) -> pa.Table:
     ).to_arrow_table()
     for key in join.answers.keys:
         pairs = pairs.set_column(pairs.column_names.index(key.name), key.name, pairs[key.name].cast(key.type))
-    return partials.lift(pairs, list(join.answers.key_names), [p.aggregate for p in join.pairs], arguments)
+    return _SideRows(pairs, arguments)
 
 
-def _value(pair: PairAggregate, sides: Mapping[str, FragmentRows]) -> str:
+def _value(pair: PairAggregate, sides: Mapping[str, _SideRows]) -> str:
     """Return the argument of an aggregate over pairs, for a pair and for a record without a partner."""
     left, right = (_argument(sides[side], side, name) for side, name in ((LEFT, pair.left), (RIGHT, pair.right)))
     own, other = (right, left) if pair.carries == RIGHT else (left, right)
@@ -144,7 +162,7 @@ def as_duckdb_operator(operator: str) -> str:
     return as_duckdb(f"a {operator} b").removeprefix("a ").removesuffix(" b")
 
 
-def _argument(rows: FragmentRows, side: str, aggregate: str | None) -> str:
+def _argument(rows: _SideRows, side: str, aggregate: str | None) -> str:
     """Return the argument of an aggregate of a side; 1 where every record counts, null where none does."""
     if aggregate is None:
         return "NULL"

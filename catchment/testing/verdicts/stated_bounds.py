@@ -2,7 +2,9 @@
 
 Judged is every revision of a view with a contract: each value that has a bound, if that is a share of the value, is
 compared with the oracle over all records. Such a bound may be missed with chance delta = 1 - `confidence`. A bound of
-0, the claim to be exact, counts when it was missed and not when it has held, so that exact rows do not hide the others.
+0 is the claim to be exact. Claims that hold are many, because every window ends exact; so they are judged apart, each
+of the two kinds by its own rate, and neither hides the other. A stream with a source that broke its word (it stated
+progress, and sent something older afterwards) is not judged: such a statement is believed.
 
 Rows of a run depend on each other, runs of different seeds do not. So the verdict is about seeds: of seed i let d(i) be
 the bounds that were missed less those that may be, the sum of their deltas. If bounds keep their rate, d has a mean of
@@ -15,12 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from catchment.aggregates.shed_terms import terms_in
+from catchment.center.results.bounds import is_indirect
 from catchment.center.results.layout import key_columns
 from catchment.quality.published import BoundKind
 from catchment.query.plan import QueryPlan
@@ -37,7 +40,7 @@ Truth = Mapping[int, Mapping[tuple[Any, ...], tuple[Any, ...]]]  # values by win
 
 @dataclass
 class BoundTally:
-    """How many bounds one run has stated, how many of them were missed, and how many may be."""
+    """How many bounds of one kind a run has stated, how many of them were missed, and how many may be."""
 
     stated: int = 0
     missed: int = 0
@@ -48,10 +51,28 @@ class BoundTally:
         self.missed += other.missed
         self.allowed += other.allowed
 
+    def count(self, *, is_missed: bool, delta: float) -> None:
+        """Count one bound that may be missed with chance delta."""
+        self.stated += 1
+        self.missed += is_missed
+        self.allowed += delta
+
+
+@dataclass
+class RunTally:
+    """The bounds that one run has stated: those above 0, and claims to be exact."""
+
+    bounds: BoundTally = field(default_factory=BoundTally)
+    exact: BoundTally = field(default_factory=BoundTally)
+
+    def add(self, other: RunTally) -> None:
+        self.bounds.add(other.bounds)
+        self.exact.add(other.exact)
+
 
 @dataclass
 class BoundVerdict:
-    """The tallies of many seeds, and what follows from them."""
+    """The tallies of many seeds for one kind of bound, and what follows from them."""
 
     total: BoundTally
     seeds: int = 0  # that have stated a bound
@@ -103,21 +124,47 @@ class BoundVerdict:
         rate = (
             f"{self.missed_share:.2%} missed, {self.missed_share + self.margin:.2%} at most (confidence {CONFIDENCE})"
         )
-        return f"{total.stated} bounds in {self.seeds} seeds: {rate}; {self.allowed_share:.2%} may be"
+        return f"{total.stated} in {self.seeds} seeds: {rate}; {self.allowed_share:.2%} may be"
 
 
-def tally_bounds(store: MemoryStore, plan: QueryPlan, truth: Truth) -> BoundTally:
+@dataclass
+class Verdicts:
+    """The verdict over bounds above 0, and the one over claims to be exact."""
+
+    bounds: BoundVerdict = field(default_factory=lambda: BoundVerdict(BoundTally()))
+    exact: BoundVerdict = field(default_factory=lambda: BoundVerdict(BoundTally()))
+
+    def add(self, tally: RunTally) -> None:
+        """Count one more seed."""
+        self.bounds.add(tally.bounds)
+        self.exact.add(tally.exact)
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether more bounds of either kind were missed than chance explains."""
+        return self.bounds.is_refuted or self.exact.is_refuted
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether both rates are kept, with the confidence of the verdict."""
+        return self.bounds.is_shown and self.exact.is_shown
+
+    def describe(self) -> str:
+        """Return both verdicts in one line."""
+        return f"bounds above 0: {self.bounds.describe()} | claims to be exact: {self.exact.describe()}"
+
+
+def tally_bounds(store: MemoryStore, plan: QueryPlan, truth: Truth) -> RunTally:
     """Return how the bounds of a view have held; `truth` has the values of its aggregates by window and key."""
-    tally = BoundTally()
-    if plan.options.max_error is None or plan.join is not None or plan.lower is not None:
+    tally = RunTally()
+    if plan.options.max_error is None or plan.lower is not None:
         return tally  # without a contract a bound is about what was received, which the oracle does not know
     delta = 1.0 - plan.options.confidence
+    is_learned = is_indirect(plan)  # whether it is exact is what its streams state, which views of one stream judge
     for bound, error in _statements(store, plan, truth):
-        is_missed = error > bound + _TOLERANCE
-        if bound or is_missed:
-            tally.stated += 1
-            tally.missed += is_missed
-            tally.allowed += delta
+        kind = tally.bounds if bound else tally.exact
+        if bound or not is_learned:
+            kind.count(is_missed=error > bound + _TOLERANCE, delta=delta)
     return tally
 
 

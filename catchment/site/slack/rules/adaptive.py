@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from catchment.site.slack.observations import Observations, SettledWindow
+from catchment.site.slack.observations import ORDERLY_SHARE, Observations, SettledWindow
 from catchment.site.slack.rules.base import CloseDecision, Rule
 from catchment.site.slack.rules.conformal import ConformalRule
-from catchment.site.slack.rules.progress import ORDERLY_SHARE, ProgressRule
+from catchment.site.slack.rules.progress import ProgressRule
 from catchment.site.slack.sources import RECORDS
 from catchment.site.slack.task import SlackTask
 from catchment.storage.codec import stored

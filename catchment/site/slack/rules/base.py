@@ -42,6 +42,7 @@ class CloseDecision:
     predicted_risk: float = 1.0  # the risk before it was corrected by experience
     imputed_count: float = 0.0  # what the answer adds for missing records, by rules that estimate the whole window
     imputed_total: float = 0.0
+    expected_whole: bool = False  # whether nothing is expected to be missing, whatever bound is stated
 
 
 class Rule(ABC):

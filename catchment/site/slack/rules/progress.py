@@ -31,7 +31,6 @@ from catchment.storage.codec import stored
 
 SAFE_SHARE = 0.2  # a window whose risk is below this share of delta closes at once
 MAX_PREDICTIONS = 16  # predictions kept per window, for calibration
-ORDERLY_SHARE = 0.02  # inversions up to this share: a window has settled as soon as all sources are past it
 BOUND_GAIN = 0.05  # how fast the factor of the bounds follows their misses
 MAX_BOUND_FACTOR = 4.0
 NAMED_SHARE = 0.001  # a source is named as missing when it lacks more than this share of the window's records
@@ -178,10 +177,10 @@ class ProgressRule(Rule):
             self.calibration.learn(made.bin_number, error >= contract.max_error)
 
     def is_settled(self, obs: Observations, end_us: int, front_us: int) -> bool:
-        """Return whether all sources are past a window, or none can wait longer for it."""
+        """Return whether all sources that keep their order are past a window, or none can wait longer for it."""
         if front_us - end_us >= obs.task.max_wait_us:
             return True
-        if obs.sources.inverted_share() > ORDERLY_SHARE:
+        if not obs.keeps_order():
             return super().is_settled(obs, end_us, front_us)
         progress = obs.sources.progress[obs.sources.present]
         return bool(len(progress)) and int(progress.min()) >= end_us
