@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,27 @@ from catchment.errors import ConfigError
 
 RESULTS = Path(__file__).parent / "results"
 PAGES = Path(__file__).parents[1] / "docs"
+Join = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
 _SHOWN = re.compile(r"(<!-- bench (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def keep_result(result: Mapping[str, Any]) -> Path:
     """Write a full run down, in place of an earlier one of the same commit."""
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{result['benchmark']}-{result['commit']}.json"
+    path = path_of(result)
     path.write_text(json.dumps(result, indent=1, default=str, sort_keys=True) + "\n", encoding="utf-8")
     return path
+
+
+def keep_part(result: Mapping[str, Any], join: Join) -> Path:
+    """Write parts of a full run down, together with the other parts that were measured at the same commit."""
+    path = path_of(result)
+    return keep_result(join(json.loads(path.read_text(encoding="utf-8")), result) if path.exists() else result)
+
+
+def path_of(result: Mapping[str, Any]) -> Path:
+    """Return where a result is kept."""
+    return RESULTS / f"{result['benchmark']}-{result['commit']}.json"
 
 
 def newest_result(name: str) -> dict[str, Any]:

@@ -292,7 +292,9 @@ class Catchment:
 
         state = self.project.state_folder
         with divert_library_output(state / "logs" / "python.libraries.log"):
-            made = make_session(self.project.name, self.project.spark, warehouse=state / "warehouse")
+            made = make_session(
+                self.project.name, self.project.spark, warehouse=state / "warehouse", folder=self.project.folder
+            )
         try:
             yield made
         finally:

@@ -105,4 +105,4 @@ class CenterWorld:
         )
 
     def _admit(self, segment: Segment) -> None:
-        Admission(self.pipeline.fragments, self.deployment.routes, self.deployment.births).check(segment)
+        Admission(self.pipeline.fragments, self.deployment.routings, self.deployment.births).check(segment)

@@ -21,6 +21,7 @@ from catchment.cli.commands import (
     doctor,
     explain,
     keys,
+    pack,
     plan,
     project,
     quarantine,
@@ -85,6 +86,7 @@ GROUPS = (
     shed,
     repair,
     keys,
+    pack,
     bench,
 )
 for group in GROUPS:

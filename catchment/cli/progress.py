@@ -72,6 +72,7 @@ def status_table(status: Mapping[str, Any], rates: Rates | None = None) -> Rende
     notices = (
         *_low_disks(status),
         *_ways(status),
+        *_moved(status),
         *_readers(status["sites"]),
         *_quarantined(status["sites"]),
         *_implausible_times(status["sites"]),
@@ -113,6 +114,15 @@ def _exits(sink: str, sites: Mapping[str, Any]) -> Iterator[RenderableType]:
             exits.add_row(name, told["to"], size(told["bytes_sent"]), size(told["queued_bytes"]), Text(link))
     if exits.row_count:
         yield exits
+
+
+def _moved(status: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield what sites and relays send to others than the first on their routes, because they were moved."""
+    for name, role in (*status["sites"].items(), *(status.get("relays") or {}).items()):
+        for told in role.get("exits", {}).values():
+            link = "up" if told["connected"] else f"down: {(told['last_error'] or '')[:60]}"
+            waiting = f", {size(told['queued_bytes'])} wait" if told["queued_bytes"] else ""
+            yield Text(f"{name} was moved to {told['to']}: {size(told['bytes_sent'])} sent{waiting}, link {link}")
 
 
 def ago(since_us: int | None) -> str:

@@ -119,15 +119,16 @@ def _one_below_the_other(rows: Sequence[Row], title: str) -> RenderableType:
 
 
 class _Bounded:
-    """A value and its error, 0 if exact and None if unknown, with the kind of its bound unless the header says it."""
+    """A value and its error, None if unknown, with the kind of its bound unless the header says it."""
 
     def __init__(self, value: Any, error: float | None, kind: str, common: str) -> None:
         self.value = value
         self.error = error
+        self.is_exact = error == 0 and kind in ("", "exact")
         self.words = "" if kind == common else _words(kind)
 
     def __str__(self) -> str:
-        if self.error == 0:
+        if self.is_exact:
             return cell(self.value)
         error = "unknown" if self.error is None else f"{100 * self.error:.2g}%"
         is_estimate = self.words.startswith("estimate")

@@ -180,6 +180,13 @@ def show_queries(folder: Path) -> Answer:
     return {"queries": describe_queries(Project.load(folder))}
 
 
+def show_submitted_feeds(folder: Path) -> Answer:
+    """Return the feed views that were submitted, and whom each is for."""
+    from catchment.feeds.runs.cloud_role import submissions_of
+
+    return submissions_of(folder).describe()
+
+
 def show_sinks(folder: Path) -> Answer:
     """Return every sink: what it delivers where, since when it is up to date or failing, and why."""
     from catchment.deploy.reports.role_status import read_project_status

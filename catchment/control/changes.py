@@ -27,6 +27,20 @@ def drop(folder: Path, query: str) -> Answer:
     return drop_query(Project.load(folder), query)
 
 
+def submit_feeds(folder: Path, text: str, file: str = "the submitted text", users: list[str] | None = None) -> Answer:
+    """Add feed views, for everyone or for some users; the running cloud begins them within seconds."""
+    from catchment.feeds.runs.cloud_role import submissions_of
+
+    return submissions_of(folder).submit(text, file, users or ())
+
+
+def drop_feeds(folder: Path, views: list[str], users: list[str] | None = None) -> Answer:
+    """End feed views that were submitted, or end them for some users."""
+    from catchment.feeds.runs.cloud_role import submissions_of
+
+    return submissions_of(folder).drop(views, users or ())
+
+
 def repair(folder: Path, query: str) -> Answer:
     """Ask the sites to repair what was shed of a view."""
     from catchment.deploy.repairing.repairs import ask_for_repair
@@ -62,6 +76,13 @@ def retire_site(folder: Path, name: str, from_us: int | None = None, after_us: i
     if after_us is not None:
         return sites.retire_site_after(folder, name, after_us)
     return sites.retire_site(folder, name, from_us)
+
+
+def move_site(folder: Path, name: str, to: str) -> Answer:
+    """Let a site or a relay send to another next site, while everything runs."""
+    from catchment.deploy import sites
+
+    return sites.move_site(folder, name, to)
 
 
 def replace_site(folder: Path, name: str, from_us: int | None = None) -> Answer:

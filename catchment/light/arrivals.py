@@ -1,6 +1,6 @@
 """The records of one light site as they arrive at the site that evaluates them.
 
-They come into an inbox of their own (`catchment.wire.receiving.inbox`: once each, in whatever order, acknowledged when they are
+They come into an inbox of their own (`wire.receiving.inbox`: once each, in whatever order, acknowledged when they are
 on disk), and go on into one folder of files per stream, from which the site that evaluates reads them like its own
 (`catchment.receivers.landing`). They land in the order in which they were read, so that event time moves as it did
 there: a segment waits in the inbox for those before it.

@@ -97,7 +97,7 @@ class StreamFiles:
         """Remove the site's own files that were read."""
         known = self.core.files.of(self.name)
         for name in known.files.keys() - known.gone.keys():
-            remove_file(self.watch.watched.path(name))
+            remove_file(Path(self.watch.watched.place(name)))
 
     def _find_begun(self, pieces: Sequence[FilePiece]) -> FilePiece | None:
         """Return the file that was sent in part: it is read to its end before any other, or is gone.

@@ -43,6 +43,8 @@ def _light_stream(site: str, stream: Stream) -> LightStream:
     connector = stream.connector
     if isinstance(connector, ReplayConnector) or not isinstance(connector, LightConnector):
         raise _refusal(site, stream, f"has the connector {connector.kind!r}", "files, http and mqtt")
+    if isinstance(connector, FilesConnector) and connector.is_in_store:
+        raise _refusal(site, stream, "reads objects of a store", "files on its disk")
     if connector.format == "parquet":
         raise _refusal(site, stream, "reads Parquet files", "lines of JSON or CSV")
     if isinstance(connector, FilesConnector) and connector.format == "csv" and connector.header:

@@ -61,6 +61,7 @@ class Project:
     joined: JoinedSite | None = None  # of a site whose folder has site.toml
     statements: tuple[str, ...] = ()  # what the center of such a site has declared, in SQL
     sink: str = ""  # the site whose part of the project this is (`at_sink`); empty: the center's
+    moved_hops: Mapping[str, str] = field(default_factory=dict)  # sites that were moved while running -> their next one
 
     def __post_init__(self) -> None:
         if self.center not in self.sites:
@@ -122,7 +123,8 @@ class Project:
             name: replace(site, evaluate_at=evaluated_at.get(name, site.evaluate_at)) if not site.compute else site
             for name, site in self.sites.items()
         }
-        return replace(self, center=sink, sink=sink, sites=sites, state=f"{self.state}/{SINKS_FOLDER}/{sink}")
+        state = f"{self.state}/{SINKS_FOLDER}/{sink}"
+        return replace(self, center=sink, sink=sink, sites=sites, state=state, moved_hops={})
 
     def answering_at(self, sink: str | None) -> Project:
         """Return the project as it is to a site whose answers are read; to the center, if none is named."""

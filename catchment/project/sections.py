@@ -122,6 +122,13 @@ class SparkConfig:
         doc="into how many shards the rows of open windows are divided, which tasks merge and publish; 0: the process "
         "of the center holds them",
     )
+    environment: str | None = option(
+        kinds.text("the path of an archive"),
+        None,
+        doc="an archive of `catchment pack` that Spark ships to the workers of a cluster, which then need no packages",
+        absent="workers have catchment installed",
+        example="environment.tar.gz",
+    )
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -243,6 +250,21 @@ class Defaults:
         doc="when partial aggregates leave a site: spillway, batching, streaming, hybrid:0.25, ...",
     )
     history: bool = option(kinds.flag(), True, doc="keep raw records at their site, so that answers can be repaired")
+    history_store: str | None = option(
+        kinds.matching(r"s3://[a-z0-9][a-z0-9.-]+(/\S*)?", "an address such as 's3://lake/history'"),
+        None,
+        doc="where sites move raw records once they are compacted, below SITE/STREAM; newer ones stay on their disks",
+        absent="all history is on the disks of the sites",
+        example="s3://lake/history",
+    )
+    history_store_config: str | None = option(
+        kinds.text("the path of a file of name = value lines"),
+        None,
+        doc="how that store is reached, one setting per line: endpoint, region, access_key_id, secret_access_key, "
+        "session_token; relative to the project folder",
+        absent="what the environment says (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, ...)",
+        example="s3.properties",
+    )
     sharing: str = option(
         kinds.choice("none", "strict", "full", "max"),
         "full",
@@ -255,6 +277,9 @@ class Defaults:
     )
     reoptimize: bool = option(
         kinds.flag(), True, doc="move queries to other shared fragments when measured rates make it pay"
+    )
+    reroute: bool = option(
+        kinds.flag(), True, doc="move sites to other routes when links as measured make that twice as fast"
     )
 
     def resolve_jump_us(self, declared_us: int | None) -> int:

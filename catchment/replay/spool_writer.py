@@ -55,10 +55,11 @@ def make_spool(log: Path, spool: Path, replay: ReplayConnector, schema: pa.Schem
 def read_header(path: Path, delimiter: str) -> list[str]:
     """Return the column names in the first line of a CSV file."""
     with _open_text(path) as lines:
-        return _split_header(next(lines, ""), delimiter)
+        return split_names(next(lines, ""), delimiter)
 
 
-def _split_header(line: str, delimiter: str) -> list[str]:
+def split_names(line: str, delimiter: str) -> list[str]:
+    """Return the column names in a line."""
     return [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
 
 
@@ -125,7 +126,7 @@ def _json_field(line: str, name: str) -> object:
 def _csv_lines(
     lines: Iterator[str], arrival: str, files: FilesConnector, declared: Sequence[str], log: Path
 ) -> tuple[pa.Table, Ints]:
-    header = _split_header(next(lines, ""), files.delimiter) if files.header else list(declared)
+    header = split_names(next(lines, ""), files.delimiter) if files.header else list(declared)
     names = [name.lower() for name in header]
     if arrival.lower() not in names:
         raise EngineError(f"{log} has no column {arrival!r} to replay by, only {header}")

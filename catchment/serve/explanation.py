@@ -13,9 +13,11 @@ from typing import Any
 from catchment.center.results.quality import view_quality
 from catchment.center.results.read import published_views
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.measured_routes import find_better_routes, read_measured_links
 from catchment.deploy.rebalance import known_statistics, site_statistics
 from catchment.deploy.reports.role_files import read_status
+from catchment.deploy.routes.measured_routes import find_better_routes, read_measured_links
+from catchment.deploy.routes.route_log import read_moves
+from catchment.deploy.routes.route_mover import RouteTimes, sites_on
 from catchment.optimizer.sharing.explain_sharing import explain_sharing
 from catchment.optimizer.sharing.link_traffic import fragment_traffic, link_traffic, record_links
 from catchment.optimizer.sharing.statistics import Statistics, fill_with_guesses, load_statistics
@@ -53,6 +55,7 @@ def explain_deployment(
         "links": list(_links(deployment, known)),
         "ways": list(_ways(deployment)),
         "routes": _better_routes(deployment),
+        "moves": _moves(deployment),
         "views": [_view(deployment, plan, known, evaluated) for plan in plans],
     }
     if analyze:
@@ -142,6 +145,20 @@ def _better_routes(deployment: Deployment) -> list[dict[str, Any]]:
         return []
     measured = read_measured_links(deployment)
     return [route.to_json() for route in find_better_routes(deployment.project, measured)]
+
+
+def _moves(deployment: Deployment) -> list[dict[str, Any]]:
+    """Return the sites that were moved to other routes: when and why, predicted against measured."""
+    measured = read_measured_links(deployment)
+    routes = deployment.routes
+    found = []
+    for told in read_moves(deployment.project.state_folder):
+        site = told["site"]
+        is_there = site in routes.hops and list(sites_on(routes, site)) == told["to"]
+        times = RouteTimes(deployment.project, measured, lambda _: {}, [site])
+        time_us = times.of(routes)[site] if is_there else None
+        found.append({**told, "measured_s": None if time_us is None else time_us / SECOND_US})
+    return found
 
 
 def _view(deployment: Deployment, plan: QueryPlan, known: Statistics, evaluated: Mapping[str, str]) -> dict[str, Any]:

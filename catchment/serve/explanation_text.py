@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from catchment.units import format_bandwidth, format_duration, format_estimated_bandwidth
@@ -33,9 +34,19 @@ def _better_routes(answer: Mapping[str, Any]) -> Iterator[str]:
         route, better = " -> ".join(told["route"]), " -> ".join(told["better"])
         yield (
             f"{told['site']} sends by {route}, {seconds(told['seconds'])} per segment as measured; "
-            f"by {better} it would be {seconds(told['better_seconds'])}: let [[links]] declare "
-            f"the bandwidth that was measured, then catchment sites heal {told['site']}"
+            f"by {better} it would be {seconds(told['better_seconds'])}: it is moved when that has held for a while "
+            f"(reroute = true), or now by: catchment sites move {told['site']} --to {told['better'][1]}"
         )
+    for told in answer.get("moves", ()):
+        at = datetime.fromtimestamp(told["at_us"] / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        line = f"{told['site']} was moved at {at} from {' -> '.join(told['from'])} to {' -> '.join(told['to'])}: "
+        line += told["reason"]
+        if told["predicted_s"] is not None:
+            line += f"; predicted per segment {seconds(told['predicted_s'])}"
+            line += f" instead of {seconds(told['predicted_before_s'])}"
+        if told["measured_s"] is not None:
+            line += f"; measured now {seconds(told['measured_s'])}"
+        yield line
 
 
 def _fold(line: str, width: int) -> str:

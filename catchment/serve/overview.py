@@ -29,7 +29,8 @@ class OverviewReader:
     def __init__(self, project: Project) -> None:
         self.project = project
         self._state = project.state_folder
-        self._routes = Routes.of(project)
+        self._declared = Routes.declared(project)
+        self._routes = self._declared
         self._windows: dict[str, WindowLog] = {}
         self._names: list[str] = []
         self._names_version = -1
@@ -37,6 +38,7 @@ class OverviewReader:
 
     def read(self) -> dict[str, Any]:
         """Return the overview as it is now, in plain data."""
+        self._follow_deployed()
         center = self._role(self._state / "center")
         sites = {name: self._site(name, center) for name in self.project.sites}
         return {
@@ -66,14 +68,18 @@ class OverviewReader:
         return self._windows[view].poll()
 
     def _view_names(self, center: Mapping[str, Any]) -> list[str]:
-        """Return the views that run, those of the project's folder before the first run; read anew when they change."""
+        """Return the views that run, those of the project's folder before the first run."""
+        return sorted({*self._names, *center.get("composed", {})})
+
+    def _follow_deployed(self) -> None:
+        """Read what is deployed, when it has changed: the views, and the routes of sites that were moved."""
         store = DeploymentStore(self._state)
         version = store.version
         if version != self._names_version or version == 0:
             deployed = store.read()
             self._names = sorted(deployed.views if deployed is not None else load_catalog(self.project).views)
+            self._routes = self._declared.moved({} if deployed is None else deployed.hops)
             self._names_version = version
-        return sorted({*self._names, *center.get("composed", {})})
 
     def _site(self, name: str, center: Mapping[str, Any]) -> dict[str, Any]:
         is_center = name == self.project.center
@@ -101,6 +107,8 @@ class OverviewReader:
             "round_trip_s": status.get("round_trip_s"),
             "connected": status.get("connected", False),
             "next": self._routes.hops.get(name),
+            "first_next": self._declared.hops.get(name),
+            "exits": list(((relay["status"] or source["status"]).get("exits") or {}).values()),
             "ways": _ways_of(relay["status"] or source["status"]),
             "forwarded": (relay["status"] or source["status"]).get("forwarded", {}),
             "last_error": status.get("last_error"),
@@ -133,7 +141,7 @@ class OverviewReader:
 
     def _used_links(self, sites: Mapping[str, Mapping[str, Any]]) -> list[Link]:
         """Return the links of the routes, and those of ways around them that carried something."""
-        hops = set(self._routes.hops.items())
+        hops = {*self._routes.hops.items(), *self._declared.hops.items()}
         return [
             link
             for link in self.project.links.values()
@@ -243,13 +251,14 @@ def _ways_of(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _bytes_over(link: Link, sender: Mapping[str, Any]) -> int:
     """Return the bytes that a link carried: those of its site, over whichever way, and those forwarded for others."""
-    if not sender["ways"] and not sender["forwarded"]:
-        return int(sender["bytes_sent"])
-    own = 0 if sender["ways"] or link.destination != sender["next"] else int(sender["bytes_sent"])
+    if not sender["ways"] and not sender["forwarded"] and not sender["exits"]:
+        return int(sender["bytes_sent"]) if link.destination == sender["first_next"] else 0
+    own = 0 if sender["ways"] or link.destination != sender["first_next"] else int(sender["bytes_sent"])
     return own + _bytes_around(link, sender)
 
 
 def _bytes_around(link: Link, sender: Mapping[str, Any]) -> int:
     own = sum(w["bytes_sent"] for w in sender["ways"].get("known", ()) if w["way"][1] == link.destination)
+    own += sum(e["bytes_sent"] for e in sender["exits"] if e["to"] == link.destination)
     forwarded = sender["forwarded"].get(link.destination, {}).get("bytes_sent", 0)
     return int(own) + int(forwarded)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pandas.util import hash_array
 
 from catchment.aggregates import Aggregate
+from catchment.aggregates.content_bytes import content_bytes
 from catchment.aggregates.partials import combine_fitting, number_groups, one_array
 from catchment.arrays import Ints
 from catchment.errors import SiteError
@@ -139,11 +140,11 @@ class PartialCache:
         return float(max(keys + states - _SLOT_BYTES, 1.0))
 
     def _measure(self) -> tuple[int, int]:
-        """Return the Arrow bytes of keys and of states; they are asked for far more often than they change."""
+        """Return the bytes of keys and of states; they are asked for far more often than they change."""
         known = self._sizes
         keys, states = self.index.table, self.log.table
         if known is None or known[0] is not keys or known[2] is not states:
-            known = keys, int(keys.nbytes), states, int(states.nbytes)
+            known = keys, content_bytes(keys), states, content_bytes(states)
             self._sizes = known
         return known[1], known[3]
 
@@ -179,7 +180,7 @@ class PartialCache:
 
         There is one row per slot, or several where their sum would not fit: whoever answers with it meets the error.
         """
-        states = self.log.take(np.sort(slots), self.index.rows)
+        states = self.log.take(slots, self.index.rows)
         keys = self.index.table.take(states[SLOT_COLUMN])
         columns = [*keys.columns, *(states[n] for n in self._state_names)]
         return pa.table(columns, schema=self.fragment.schema).combine_chunks()

@@ -44,8 +44,8 @@ from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSus
 from catchment.storage.codec import stored
 from catchment.wire.messages import MarkFact, Repaired, Shed, Updates
 
-MAX_ENDED = 1_000  # fragments that are gone of which it is remembered which sink they were sent to
-CENTER = ""  # stands for the center among the sinks that fragments are sent to
+MAX_ENDED = 1_000  # fragments that are gone of which it is remembered by which exit they left
+CENTER = ""  # the exit towards the center by the declared route
 _RELIEF_SHARE = 0.75  # a cache at its bound is emptied down to this share of it
 _UNMEASURED = LinkMeasured(None, 0, False)
 
@@ -78,8 +78,8 @@ class SiteState:
     paused: set[str] = field(default_factory=set)
     files: dict[str, KnownFilesState] = field(default_factory=dict)
     stated: dict[str, StatedProgress] = field(default_factory=dict)
-    links: dict[str, LinkMeasured] = field(default_factory=dict)  # towards other sinks than the center
-    ended: dict[str, str] = field(default_factory=dict)  # fragments that were sent to those and are gone -> sink
+    links: dict[str, LinkMeasured] = field(default_factory=dict)  # of other exits than that towards the center
+    ended: dict[str, str] = field(default_factory=dict)  # fragments that left by those and are gone -> exit
 
 
 class SiteCore:
@@ -91,8 +91,8 @@ class SiteCore:
         self.files = KnownFolders()
         self._fragments: dict[str, SiteFragment] = {}
         self._clocks: dict[str, EventClock] = {}
-        self._links: dict[str, LinkMeasured] = {CENTER: _UNMEASURED}  # by the sink that they lead to
-        self._ended: dict[str, str] = {}  # fragments for other sinks than the center that are gone
+        self._links: dict[str, LinkMeasured] = {CENTER: _UNMEASURED}  # by exit
+        self._ended: dict[str, str] = {}  # fragments that are gone -> exit, if it was another than that of the center
         self._paused: set[str] = set()  # streams whose readers stand still
         self._stated: dict[str, StatedProgress] = {}  # by stream, of those whose sources state their progress
         self._shed_facts: list[Shed | Repaired] = []  # what was shed and repaired, until the link takes it
@@ -113,7 +113,7 @@ class SiteCore:
         return tuple(Send(tuple(messages), sink) for sink, messages in sent if messages)
 
     def _leaving(self, sink: str, link: LinkMeasured, now_us: int) -> list[SentMessage]:
-        """Return what leaves now towards a sink."""
+        """Return what leaves now by an exit."""
         fragments = [fragment for fragment in self._fragments.values() if fragment.sink == sink]
         return _begins(fragments) if link.blocked else self._messages(sink, fragments, now_us)
 
@@ -262,7 +262,7 @@ class SiteCore:
             self._clock_of(fragment).raise_to(max(reached_us, fragment.gate.announced_us), now_us)
 
     def _messages(self, sink: str, fragments: Sequence[SiteFragment], now_us: int) -> list[SentMessage]:
-        """Return what leaves now towards a sink. Marks come last: they are true only after everything before them."""
+        """Return what leaves now by an exit. Marks come last: they are true only after everything before them."""
         updates: list[Updates] = []
         for fragment in fragments:
             if not fragment.is_idle:
@@ -277,13 +277,14 @@ class SiteCore:
         return [*updates, *self._take_shed_facts(sink), *standings, *marks]
 
     def _take_shed_facts(self, sink: str) -> list[Shed | Repaired]:
-        """Return what was shed and repaired of the fragments for a sink, also of those that are gone."""
-        sinks = [self._sink_of(fact.fragment) for fact in self._shed_facts]
+        """Return what was shed and repaired of the fragments of an exit, also of those that are gone."""
+        sinks = [self.exit_of(fact.fragment) for fact in self._shed_facts]
         taken = [fact for fact, to in zip(self._shed_facts, sinks, strict=True) if to == sink]
         self._shed_facts = [fact for fact, to in zip(self._shed_facts, sinks, strict=True) if to != sink]
         return taken
 
-    def _sink_of(self, name: str) -> str:
+    def exit_of(self, name: str) -> str:
+        """Return the exit by which a fragment leaves, or left."""
         return self._fragments[name].sink if name in self._fragments else self._ended.get(name, CENTER)
 
     def _relieve(self, fragments: Sequence[SiteFragment]) -> list[Updates]:

@@ -44,6 +44,7 @@ _OUTAGE_WORDS = (
     "AccessDenied",
     "AccessControlException",
     "Connection refused",
+    "no answer from ",  # a broker of Kafka
     "No such file or directory",
     "[Errno ",  # an OSError of Python, such as of a source that the project brings
 )

@@ -2,8 +2,10 @@
 
 Every other second each site writes a file; files are removed after some minutes, as an operator would. Everything that
 may be kept for a while is kept for minutes here, so that the deployment is steady after a quarter. Once a minute
-memory, open files, threads, the files and bytes of each part of the state, the durations of batches and the lag of
-answers are sampled. The verdict compares the median of the last quarter with that of the second (`soak_report`).
+memory, open files, threads, the files and bytes of each part of the state, the processor time that was spent, the
+durations of batches and the lag of answers are sampled. Records come at one rate, so processor time per minute is the
+cost of a batch whatever else the machine does; durations and lags follow the machine's load as well. The verdict
+compares the median of the last quarter with that of the second (`soak_report`).
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ class Sampler:
     living: Living
     _batches_s: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     _last_progress_us: dict[str, int] = field(default_factory=dict)
+    _last_cpu_s: dict[str, float] = field(default_factory=dict)
 
     def note_batches(self) -> None:
         """Note the batch that each site has ended last, if it is another than before."""
@@ -69,6 +72,10 @@ class Sampler:
             process = _look_at_process(machine, with_collection=minute % COLLECTION_MINUTES == 0)
             values |= {f"{role} / {what}": value for what, value in process.items()}
             values |= {f"{role} / {what}": value for what, value in _look_at_folders(machine.state).items()}
+            cpu_s = _cpu_s(machine)
+            if role in self._last_cpu_s:
+                values[f"{role} / processor s per minute"] = cpu_s - self._last_cpu_s[role]
+            self._last_cpu_s[role] = cpu_s
         for part in ("results", "windows", "logs"):
             files, size_bytes = _size_of(self.living.state / part)
             values |= {f"center / files in {part}": files, f"center / MB in {part}": size_bytes / MB}
@@ -161,6 +168,13 @@ def _look_at_process(machine: Machine, *, with_collection: bool) -> dict[str, fl
         if with_collection and (heap_mb := _live_heap_mb(java)) is not None:
             found["JVM live heap MB"] = heap_mb
     return found
+
+
+def _cpu_s(machine: Machine) -> float:
+    """Return the processor time that a machine's process and its JVM have taken so far."""
+    pids = [machine.pid, machine.java_pid()]
+    times = [psutil.Process(pid).cpu_times() for pid in pids if pid is not None]
+    return float(sum(spent.user + spent.system for spent in times))
 
 
 def _live_heap_mb(java: int) -> float | None:

@@ -16,6 +16,7 @@ ALLOWED = {  # by the end of a series' name: what it may vary by in any case
     "open files": 4.0,
     "JVM open files": 8.0,
     "threads": 4.0,
+    "processor s per minute": 0.5,
     "batch s": 0.1,
     "lag of answers s": 1.0,
 }
@@ -119,9 +120,10 @@ def plot(samples: Sequence[Sample], path: Path) -> None:
     panels = {
         "resident memory, MB": ("python MB", "JVM MB"),
         "files in the state folder": ("files in ",),
+        "processor time per minute, s": ("processor s per minute",),
         "batch, s": ("batch s", "lag of answers s"),
     }
-    figure, all_axes = pyplot.subplots(1, len(panels), figsize=(13, 3.6))
+    figure, all_axes = pyplot.subplots(1, len(panels), figsize=(17, 3.6))
     for axes, (title, ends) in zip(all_axes, panels.items(), strict=True):
         for name, points in _curves(samples, ends).items():
             axes.plot([minute for minute, _ in points], [value for _, value in points], label=name, linewidth=1)

@@ -193,7 +193,7 @@ def test_bench_refuses_a_part_that_is_not_there_and_names_those_that_are(shell: 
     assert code != 0
     assert "edgar-clients" in out + err
     assert "edgar-company" in out + err
-    code, out, err = shell.ends("bench", "throughput", "--part", "half")
+    code, out, err = shell.ends("bench", "backfill", "--part", "half")
     assert code != 0
     assert "without --part" in out + err
     code, out, err = shell.ends("bench", "throughput", "--plot", "no.png")

@@ -107,7 +107,7 @@ def test_a_site_learns_that_it_is_to_answer_a_view_itself(world: ControlWorld) -
     assert [plan.name for plan in found.sinks["a"].plans] == ["users"]
     mine = check_same_work(home, world, "a")
     assert mine.sinks["a"].project.state_folder == home / "state" / "sinks" / "a"
-    assert [plan.sink for plan in mine.fragments_at("a")].count("a") == 1
+    assert [plan.exit_name for plan in mine.fragments_at("a")].count("a") == 1
     again = DeploymentWatcher(mine)
     again.begin()
     assert again.poll() is None, "a site changes nothing of what it was told"

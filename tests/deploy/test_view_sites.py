@@ -42,11 +42,11 @@ def test_a_view_waits_for_the_sites_that_it_names_and_shares_their_fragment(tmp_
 def test_partials_are_merged_only_with_those_that_the_same_views_want(tmp_path: Path) -> None:
     world = operate(tmp_path)
     fragment = world.deployment.deployed.derivation("every").fragment
-    queries, routes = list(world.core.queries.values()), world.deployment.routes
-    assert [find_alike(queries, routes, fragment, site) for site in "abc"] == [("a", "b"), ("a", "b"), ("c",)]
+    queries, routings = list(world.core.queries.values()), world.deployment.routings
+    assert [find_alike(queries, routings, fragment, site) for site in "abc"] == [("a", "b"), ("a", "b"), ("c",)]
     own = world.deployment.deployed.derivation("slow").fragment
-    assert find_alike(queries, routes, own, "a") == ("a",)
-    assert find_alike(queries, routes, "unknown", "a") == ()
+    assert find_alike(queries, routings, own, "a") == ("a",)
+    assert find_alike(queries, routings, "unknown", "a") == ()
 
 
 def test_a_new_site_joins_only_views_that_name_none(tmp_path: Path) -> None:

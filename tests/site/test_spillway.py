@@ -267,13 +267,15 @@ def test_key_rates_are_bounded_and_keep_the_most_frequent(monkeypatch: pytest.Mo
     assert rates.identities.tolist() == [3, 4, 5]
 
 
+@pytest.mark.parametrize("spread", [1, 2**58 - 3])  # identities that lie close together, and all over
 @pytest.mark.parametrize("seed", range(5))
-def test_key_rates_are_those_of_a_dictionary(seed: int) -> None:
+def test_key_rates_are_those_of_a_dictionary(seed: int, spread: int) -> None:
     chance = np.random.default_rng(seed)
     rates = KeyRates()
     expected: dict[int, float] = {}
     for _ in range(20):
-        identities = chance.integers(-30, 30, chance.integers(0, 40))  # some stand twice, as keys of one hash would
+        # some stand twice, as keys of one hash would
+        identities = spread * chance.integers(-30, 30, chance.integers(0, 40))
         arrivals = chance.integers(1, 9, len(identities))
         rates.learn(identities, arrivals)
         expected = {key: KEY_RATE_DECAY * rate for key, rate in expected.items()}
@@ -281,7 +283,7 @@ def test_key_rates_are_those_of_a_dictionary(seed: int) -> None:
             expected[key] = expected.get(key, 0.0) + (1 - KEY_RATE_DECAY) * count
         expected = {key: rate for key, rate in expected.items() if rate >= 0.02}
         assert rates.identities.tolist() == sorted(expected)
-        asked = np.arange(-40, 40)
+        asked = spread * np.arange(-31, 32)
         assert rates.lookup(asked) == pytest.approx([expected.get(key, 0.0) for key in asked.tolist()])
 
 

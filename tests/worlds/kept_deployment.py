@@ -34,7 +34,7 @@ FOLDER = Path(__file__).parents[1] / "golden" / "deployment"
 AS_PREVIOUS = Release(
     (
         "-c",
-        "from catchment.wire import versions; versions.SPOKEN_VERSIONS = (versions.PREVIOUS_VERSION,); "
+        "from catchment.wire.frames import versions; versions.SPOKEN_VERSIONS = (versions.PREVIOUS_VERSION,); "
         "from catchment.cli.main import main; main()",
     )
 )

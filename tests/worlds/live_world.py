@@ -31,6 +31,7 @@ from catchment.progress.consumer import gather
 from catchment.progress.events import Landed, Ticked
 from catchment.project.config import Project
 from catchment.project.routes import Routes
+from catchment.project.routings import Routings
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.query.plan import QueryPlan
 from catchment.relay.events import Carried
@@ -177,7 +178,7 @@ class LiveRelay:
     def _check(self, segment: Segment) -> None:
         assert self.deployed is not None
         births = {f.stream: (*self.routes.hops, self.routes.center) for f in self.deployed.known.values()}
-        Admission(self.deployed.known, self.routes, births).check(segment)
+        Admission(self.deployed.known, Routings.only(self.routes), births).check(segment)
 
     def _sender(self, outbox: Outbox) -> Sender:
         def unused() -> LocalUplink:

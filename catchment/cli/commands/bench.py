@@ -89,8 +89,10 @@ def _measure(name: str, quick: bool, part: list[str] | None, plot: Path | None, 
         raise ConfigError(f"the benchmark {name!r} cannot be drawn", hint="run it without --plot")
     result = _run(name, quick, part)
     emit(result, as_json, module.render)
-    if not quick and not part:
-        kept = importlib.import_module("benchmarks.report").keep_result(result)
+    join = getattr(module, "join_parts", None)  # of benchmarks that may be run part by part
+    if not quick and (not part or join is not None):
+        report = importlib.import_module("benchmarks.report")
+        kept = report.keep_part(result, join) if part else report.keep_result(result)
         notes.print(f"kept in {kept}")
     if plot is not None:
         module.plot(result, plot)

@@ -132,7 +132,7 @@ def _run_site(
     from catchment.project.ways import Ways
 
     forwarders = sorted(Ways.of(deployment.project).forwarders)
-    relays = [relay for part in deployment.parts for relay in part.routes.relays]
+    relays = [relay for part in deployment.parts for relay in (*part.routings.hubs, *part.standby_hubs)]
     possible = dict.fromkeys((*deployment.sites, *relays, *forwarders, *deployment.sinks))
     if name not in possible:
         raise ConfigError(

@@ -62,13 +62,20 @@ class Connections:
         inbox.functions = self.functions
         return self._make_server(site, inbox)
 
+    def serve_relay(self, site: str, inbox: Inbox) -> InboxServer | None:
+        """Return a server at a relay; None where the site has one already, which then serves both."""
+        if site not in self.addresses:
+            return self.make_server(site, inbox)
+        self.take_for_sink(site, "", inbox)
+        return None
+
     def make_forward_server(self, site: str) -> InboxServer | None:
         """Return a server at a site that only forwards for others; None if it lies on no way of others."""
         forwards = site in self.ways.forwarders and self._can_seal(self._files(site))
         return self._make_server(site, NoInbox(site)) if forwards else None
 
     def take_for_sink(self, site: str, sink: str, inbox: Inbox) -> None:
-        """Let the server of a site give to an inbox what goes to a sink beside the center."""
+        """Let the server of a site give to an inbox what goes to a sink; to the center, if none is named."""
         inbox.functions = self.functions
         self.sink_inboxes.setdefault(site, {})[sink] = inbox
 

@@ -91,9 +91,13 @@ def _renewed_views(before: Deployed, after: Deployed) -> list[str]:
 
 
 def _who_is_healed(deployment: Deployment, name: str) -> tuple[str, ...]:
-    """Return a site, or a relay with all that send through it; for the center or another sink, everybody."""
-    known = {*deployment.sites, *(relay for part in deployment.parts for relay in part.routes.relays)}
-    if name == deployment.project.center or name in deployment.sinks:
+    """Return a site, or a relay with all that send through it or did; for the center or another sink, everybody.
+
+    So it is for a hub to which sites were moved: who ever sent there is not remembered, and its inbox knew them all.
+    """
+    known = {*deployment.sites, *(relay for part in deployment.parts for relay in part.routings.hubs)}
+    moved_to = {hub for part in deployment.parts for hub in part.deployed.hubs}
+    if name == deployment.project.center or name in deployment.sinks or name in moved_to:
         return tuple(sorted(known))
     if name not in known:
         raise ConfigError(
@@ -101,7 +105,8 @@ def _who_is_healed(deployment: Deployment, name: str) -> tuple[str, ...]:
             where=str(deployment.project.folder),
             hint=did_you_mean(name, known),
         )
-    upstream = {site for part in deployment.parts for site in part.routes.upstream(name)}
+    every = (routes for part in deployment.parts for routes in part.routings.every)
+    upstream = {site for routes in every for site in routes.upstream(name)}
     return tuple(sorted(known & upstream))
 
 

@@ -159,11 +159,13 @@ def _blank_lines(mark: str) -> Iterator[str]:
 
 def _refuse_what_has_no_files(stream: Stream) -> None:
     connector = stream.connector
-    if type(connector) is FilesConnector and connector.format != "parquet":
+    if type(connector) is FilesConnector and connector.format != "parquet" and not connector.is_in_store:
         return
-    kind = f"files of format {connector.format!r}" if type(connector) is FilesConnector else f"{connector.kind!r}"
+    kind = f"{connector.kind!r}"
+    if type(connector) is FilesConnector:
+        kind = "an object store" if connector.is_in_store else f"files of format {connector.format!r}"
     raise ConfigError(
-        f"stream {stream.name!r} comes from {kind}, and only JSON and CSV files can be replayed from quarantine",
+        f"stream {stream.name!r} comes from {kind}: only JSON and CSV files on disk can be replayed from quarantine",
         where=stream.where,
         hint="catchment show quarantine prints the records: correct them and send them again",
     )

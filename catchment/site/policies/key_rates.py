@@ -64,10 +64,24 @@ def _add_equal(identities: Ints, parts: Floats) -> tuple[Ints, Floats]:
     """Return sorted identities, each once, and the sums of their parts: two keys may share an identity."""
     if not len(identities):
         return identities, parts
-    order = np.argsort(identities)
+    order = _order_of(identities)
     ordered = identities[order]
     first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
     return ordered[first], np.add.reduceat(parts[order], first)
+
+
+def _order_of(identities: Ints) -> Ints:
+    """Return the places of the identities in ascending order.
+
+    Numbers are sorted in half the time of places. So each identity carries its place in its lowest bits, which hashes
+    hardly ever need to differ; where they do, places are sorted.
+    """
+    mask = (1 << len(identities).bit_length()) - 1
+    packed = (identities & ~mask) | np.arange(len(identities))
+    packed.sort()
+    order = packed & mask
+    ordered = identities[order]
+    return order if (ordered[1:] >= ordered[:-1]).all() else np.argsort(identities, kind="stable")
 
 
 def _least_rate_within_bound(rates: Floats) -> float:

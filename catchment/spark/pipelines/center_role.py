@@ -90,6 +90,7 @@ class CenterRole:
             repairs=deployment.deployed.repairs,
             round_rules=round_rules(deployment),
             spread=self._spread,
+            routings=deployment.routings,
         )
         self.pipeline.observer = observer
         plans = {p.name: p for p in deployment.plans}
@@ -135,6 +136,7 @@ class CenterRole:
             deployment.composed_queries,
             deployed.repairs,
             round_rules(deployment),
+            deployment.routings,
         )
 
     def tick(self) -> None:
@@ -235,7 +237,7 @@ class CenterRole:
         return max(1, -(-self.deployment.project.limits.replaced_files_keep_us // (3600 * SECOND_US)))
 
     def _admit(self, segment: Segment) -> None:
-        Admission(self.pipeline.fragments, self.deployment.routes, self.deployment.births).check(segment)
+        Admission(self.pipeline.fragments, self.deployment.routings, self.deployment.births).check(segment)
         self._on_segment(segment)
         if self._observer is not None:
             self._observer.note_landed(segment)

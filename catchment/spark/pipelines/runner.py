@@ -39,7 +39,8 @@ from catchment.deploy.sites import LeavingSites
 from catchment.deploy.watcher import DeploymentWatcher
 from catchment.light.in_process import LightSites
 from catchment.project.config import Project
-from catchment.project.routes import first_link, outgoing_link
+from catchment.project.routes import outgoing_link
+from catchment.project.routings import exit_link
 from catchment.receivers.site_receivers import SiteReceivers
 from catchment.shedding.monitor import LoadMonitor
 from catchment.spark.evaluation.evaluator import SparkEvaluator
@@ -106,14 +107,12 @@ class Runner:
         )
         self.forwarding = ForwardServers(self.connections)
         self._expiry = ExpiryWatch(self.connections, self.clock)
-        whole = self.with_center and bool(self.sites)
-        relays = [r for r in self.deployment.routes.relays if whole or r in self.sites]
         self.relays = Relays(
             self.deployment,
-            relays,
+            lambda site: site in self._hosted,
             self.clock,
             self._relay_sender,
-            self.connections.make_server,
+            self.connections.serve_relay,
             self._traces,
             self.forwarding.status,
         )
@@ -214,6 +213,8 @@ class Runner:
             partial(self.light.is_arriving, site),
             sinks=self._sink_projects(),
         )
+        if site in self._receivers:
+            pipeline.heard_us = self._receivers[site].heard_us
         self.pipelines.append(pipeline)
         housekeeping = SiteHousekeeping(
             pipeline.folder,
@@ -222,6 +223,7 @@ class Runner:
             pipeline.needed_batches,
             lambda stream: self.deployment.catalog.streams[stream].event_time,
             lambda stream: pipeline.needed_batches(stream).owed,
+            pipeline.reducer.stored_history,
         )
         self._housekeeping[site] = housekeeping
         pipeline.compact = lambda: housekeeping.compact([state.stream.name for state in pipeline.states])
@@ -326,6 +328,7 @@ class Runner:
         if found is not None:
             self.deployment = found
             self.relays.follow(found)
+            self.connections.addresses.update(self.relays.addresses())
             self.sinks.follow(found)
             if self._traces is not None:
                 self._traces.follow(found)
@@ -402,7 +405,7 @@ class Runner:
             write_status(self._center.pipeline.folder, status["center"], stopped)
 
     def _sender(self, site: str, outbox: Outbox, sink: str) -> Sender:
-        link = first_link(self.deployment.part_at(sink).project, site)
+        link = exit_link(self.deployment.part_at(sink).project, site, outbox.destination)
         return self.connections.make_sender(link, site, self._address(outbox.destination), outbox, sink=sink)
 
     def _local_sender(self, site: str, outbox: Outbox, sink: str) -> Sender:
@@ -428,7 +431,7 @@ class Runner:
         return self.connections.make_sender(link, site, address, outbox, carries_records=True)
 
     def _relay_sender(self, site: str, outbox: Outbox) -> Sender:
-        link = outgoing_link(self.project, site)
+        link = self.project.link(site, outbox.destination)
         return self.connections.make_sender(link, site, self._address(link.destination), outbox)
 
     def _address(self, to: str) -> str:
@@ -447,7 +450,9 @@ def run_deployment(
 ) -> Mapping[str, Any]:
     """Run all of a project in this process; return its last status. A session that is given is left open."""
     project = deployment.project
-    session = spark or make_session(project.name, project.spark, warehouse=project.state_folder / "warehouse")
+    session = spark or make_session(
+        project.name, project.spark, warehouse=project.state_folder / "warehouse", folder=project.folder
+    )
     runner = Runner(deployment, session, deployment.sites, True, once=once)
     try:
         runner.start()

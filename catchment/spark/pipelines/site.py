@@ -32,6 +32,8 @@ from catchment.log_fields import about
 from catchment.progress.events import Ticked
 from catchment.progress.window_observer import WindowObserver
 from catchment.project.config import Project
+from catchment.project.routes import Routes
+from catchment.project.routings import leads_somewhere, sink_of
 from catchment.project.site_orders import SiteOrders
 from catchment.query.sql.statements import Stream
 from catchment.shedding.monitor import LoadMonitor
@@ -98,6 +100,7 @@ class SitePipeline:
     orders: SiteOrders = field(default_factory=SiteOrders)
     arrivals: RecordArrivals | None = None  # of a light site, whose records are evaluated here
     is_arriving: Callable[[], bool] = lambda: False  # whether more of what is read once is on the way here
+    heard_us: Callable[[str, int], int | None] = lambda stream, now_us: None  # when its broker was last connected
     sinks: Mapping[str, Project] = field(default_factory=dict)  # beside the center, with the project as it is to each
     _states: dict[str, StreamState] = field(default_factory=dict, init=False)
     _file_batches: dict[str, FileBatches] = field(default_factory=dict, init=False)  # of streams of files
@@ -108,7 +111,7 @@ class SitePipeline:
 
     def __post_init__(self) -> None:
         self.compact = lambda: None
-        self.folder = self.project.site_folder(self.site)
+        self.folder = self.project.site_folder(self.site).absolute()  # tasks run in folders of their own
         self.exits = Exits(self._open_exit)
         self.outbox, self.sender, self.link = self.exits.center.outbox, self.exits.center.sender, self.exits.center.link
         self.meter = SiteMeter()
@@ -117,7 +120,7 @@ class SitePipeline:
         self._idle_ticks = IdleTicks(self.clock)
         journal = Journal(self.folder / "journal")
         self.host: Host[Event, Action] = Host(self.core, journal, self._enact, self.clock)
-        self.exits.recover(self.host, self.orders, lambda: self.core.fragments, self.sinks)
+        self.exits.recover(self.host, self.orders, lambda: self.core.fragments, self.sinks, self._has_exit)
         for stream in {f.stream for f in self.core.definitions} | {s.name for s in self.streams}:
             self._apply_deployment(stream, self._newest_read_us(stream))
         self.reducer = BatchReducer(self.spark, self.project, self.site, self.folder, self.evaluator, self.clock)
@@ -148,11 +151,17 @@ class SitePipeline:
         )
         self._past_thread = RepairThread(self._read_past_or_compact, "past")
 
-    def _open_exit(self, sink: str) -> Exit:
-        life = self.orders.lives.get(self.site, 0)
-        observer = None if sink else self.observer
+    def _open_exit(self, name: str) -> Exit:
+        sink = sink_of(name)
         part = self.sinks[sink] if sink else self.project
-        return Exit.open(self.project, part, self.site, life, self.make_sender, observer)
+        declared_end = Routes.declared(part).next_inbox(self.site)
+        life = self.orders.lives.get(self.site, 0)
+        return Exit.open(self.folder, part, self.site, name, declared_end, life, self.make_sender, self.observer)
+
+    def _has_exit(self, name: str) -> bool:
+        """Return whether an exit still leads somewhere."""
+        sink = sink_of(name)
+        return (not sink or sink in self.sinks) and leads_somewhere(self.project, self.site, name)
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -243,7 +252,9 @@ class SitePipeline:
     def _start_stream(self, stream: Stream, reads: bool = True) -> None:
         jump_us = self.project.defaults.resolve_jump_us(stream.max_jump_us)
         spools = self.folder / "spool"
-        opened = open_stream(self.spark, stream, self.site, self.project.folder, spools, far_us(jump_us))
+        free_bytes = self.project.limits.free_disk_bytes
+        base = self.project.folder.absolute()
+        opened = open_stream(self.spark, stream, self.site, base, spools, far_us(jump_us), free_bytes)
         watch = ReaderWatch(RESTARTS_OF_ONE_READING) if self._once else ReaderWatch()
         state = StreamState(stream, opened, self.plans, AgreedTime(jump_us), reader=watch)
         state.is_reading = not self.core.is_paused(stream.name)
@@ -262,11 +273,18 @@ class SitePipeline:
             state.reading = self._start_query(state)
         else:
             batches.take_over_checkpoint()
-            interval_s = None if self._once else self.project.defaults.trigger_us / 1e6
+            every_s = max(self.project.defaults.trigger_us / 1e6, batches.source.list_every_s)
+            interval_s = None if self._once else every_s
             name = f"{self.site}.{state.stream.name}"
-            on_end = partial(self.scanning.discard_ahead, state.stream)
             state.reading = FileReading(
-                self.spark, name, batches.look, batches.read, interval_s, self.is_arriving, on_end
+                self.spark,
+                name,
+                batches.look,
+                batches.read,
+                interval_s,
+                self.is_arriving,
+                on_stop=partial(self.scanning.end_passes, state.stream),
+                on_end=partial(self.scanning.discard_ahead, state.stream),
             )
         state.reader.note_started(self.clock.now_us())
 
@@ -348,7 +366,8 @@ class SitePipeline:
                 self._start_reading(state)
             except (EngineError, OSError) as again:
                 self._note_death(state, again, now_us)
-        state.note_signs(now_us, None if self.arrivals is None else self.arrivals.heard_us)
+        heard_us = self.heard_us(state.stream.name, now_us) if self.arrivals is None else self.arrivals.heard_us
+        state.note_signs(now_us, heard_us)
         self._note_reading(state, state.reader.state(now_us) not in NOT_READING)
 
     def _note_reading(self, state: StreamState, is_reading: bool) -> None:
@@ -430,7 +449,6 @@ class SitePipeline:
         state.statements = self.host.look(lambda: self.core.statements_of(name))
         state.find_twins(self._suspended())
         reduced = self.isolating.reduce(state, batch, number)
-        self.scanning.begin_next(state)  # runs while this batch is committed
         settled = settle()
         events = reduced.events
         stats = reduced.stats
@@ -458,7 +476,7 @@ class SitePipeline:
     def _show_read(self, events: Sequence[Event]) -> None:
         """Show an observer which slices a batch has records of; before they are absorbed, which may flush them."""
         if self.observer is not None:
-            elsewhere = {plan.fragment.name for plan in self.plans if plan.sink}
+            elsewhere = {plan.fragment.name for plan in self.plans if sink_of(plan.exit_name)}
             for event in (e for e in events if isinstance(e, Absorbed) and e.fragment not in elsewhere):
                 self.observer.note_read(self.site, event.fragment, (slice_us for slice_us, _ in event.records))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from catchment.site.exits import Exit
+from catchment.project.routings import end_of
+from catchment.site.exits import exit_status
 from catchment.spark.pipelines.site import SitePipeline
 
 
@@ -21,7 +22,8 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
         "fragments": pipeline.core.fragment_status(),
         **pipeline.meter.link_status(link, pipeline.outbox.size_bytes, pipeline.link.bandwidth_bytes_per_s),
         "ways": pipeline.sender.ways.status(),
-        "sinks": {exit_.sink: _exit_status(exit_) for exit_ in pipeline.exits if exit_.sink},
+        "sinks": {e.name: exit_status(e) for e in pipeline.exits if e.name and not end_of(e.name)},
+        "exits": {e.name: exit_status(e) for e in pipeline.exits if end_of(e.name)},
         "statistics": pipeline.meter.statistics(),
         "shedding": {
             s.stream.name: s.shedding.status(len(pipeline.core.debts.of(s.stream.name)))
@@ -35,20 +37,6 @@ def site_status(pipeline: SitePipeline) -> dict[str, Any]:
         "finished": pipeline.finished,
         "stated": pipeline.host.look(pipeline.core.stated_status),
         "contracts": pipeline.host.look(lambda: pipeline.core.contract_status(pipeline.clock.now_us())),
-    }
-
-
-def _exit_status(leaving: Exit) -> dict[str, Any]:
-    """Return what was sent towards a sink beside the center, and what waits for it."""
-    counters = leaving.sender.snapshot()
-    return {
-        "to": leaving.link.destination,
-        "connected": counters.connected,
-        "bytes_sent": counters.bytes_sent,
-        "queued_bytes": leaving.outbox.size_bytes,
-        "goodput_bytes_per_s": counters.goodput_bytes_per_s,
-        "round_trip_s": counters.round_trip_s,
-        "last_error": counters.last_error,
     }
 
 

@@ -8,7 +8,7 @@ text of the record and why it cannot be used.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from catchment.arrays import Ints
 from catchment.errors import EngineError
 from catchment.files.folder import WatchedFolder
+from catchment.files.objects import ObjectFolder
 from catchment.query.sql.connectors import (
     FilesConnector,
     GeneratorConnector,
@@ -31,10 +32,11 @@ from catchment.query.sql.connectors import (
 )
 from catchment.query.sql.statements import DeclaredRelation, Stream, Table
 from catchment.query.types import sql_type
+from catchment.records.object_store import S3Settings, StoreError
 from catchment.records.own_source import load_own_class
 from catchment.records.values import NO_VALUE
 from catchment.replay.spool import read_arrivals, read_beginning
-from catchment.replay.spool_writer import make_spool, read_header
+from catchment.replay.spool_writer import make_spool, read_header, split_names
 from catchment.shedding.reader_filter import ROW, ReadRequest
 from catchment.spark.sources.csv_header import csv_schema, is_record
 from catchment.spark.sources.files import FileSource
@@ -73,8 +75,10 @@ class OpenedStream:
     files: FileSource | None = None
 
 
-def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spools: Path, jump_us: int) -> OpenedStream:
-    """Start reading a stream at a site; paths are relative to the project folder."""
+def open_stream(
+    spark: SparkSession, stream: Stream, site: str, base: Path, spools: Path, jump_us: int, free_bytes: int = 0
+) -> OpenedStream:
+    """Start reading a stream at a site; paths are relative to the project, `free_bytes` of the disk are spared."""
     connector = stream.connector
     if isinstance(connector, GeneratorConnector):
         made = _check_event_time(generate(spark, stream, connector, site), stream)
@@ -84,6 +88,9 @@ def open_stream(spark: SparkSession, stream: Stream, site: str, base: Path, spoo
     if isinstance(connector, PythonConnector):
         return _open_own(spark, stream, connector, site, base)
     assert not isinstance(connector, ReceivedConnector), "a site reads what was sent to it from its files"
+    if connector.is_in_store:
+        source = _open_objects(spark, stream, connector, site, base, spools)
+        return OpenedStream(None, files=replace(source, free_bytes=free_bytes))
     path = base / connector.path.replace("{site}", site)
     try:
         if isinstance(connector, ReplayConnector):
@@ -185,10 +192,34 @@ def _check_event_time(records: DataFrame, stream: Stream, carried: tuple[str, ..
 
 
 def _open_files(spark: SparkSession, stream: Stream, files: FilesConnector, path: Path) -> FileSource:
-    watched = WatchedFolder.of(path)
+    return _file_source(spark, stream, files, WatchedFolder.of(path), lambda: _header(path, stream, files))
+
+
+def _open_objects(
+    spark: SparkSession, stream: Stream, files: FilesConnector, site: str, base: Path, spools: Path
+) -> FileSource:
+    """Open a stream of objects; the store may be away, unless the header of CSV files is needed."""
+    settings = S3Settings.read(str(base / files.store_config) if files.store_config else "")
+    try:
+        watched = ObjectFolder.of(files.path.replace("{site}", site), settings)
+        watched.check()
+        source = _file_source(spark, stream, files, watched, lambda: _object_header(watched, stream, files))
+    except (EngineError, StoreError) as error:
+        hint = error.hint if isinstance(error, EngineError) else "the header of the first object is needed to start"
+        raise EngineError(str(error), where=stream.where, hint=hint) from error
+    return replace(source, copies=spools / f"{stream.name}.objects", list_every_s=files.list_every_us / 1e6)
+
+
+def _file_source(
+    spark: SparkSession,
+    stream: Stream,
+    files: FilesConnector,
+    watched: WatchedFolder | ObjectFolder,
+    read_columns: Callable[[], list[str]],
+) -> FileSource:
     if files.format == "parquet":
         return FileSource(spark, watched, lambda rows: _check_event_time(rows, stream), parquet=ddl(stream))
-    header = _header(path, stream, files)
+    header = read_columns()
     if files.format == "csv":
         csv_schema(stream, header)  # refuses a header without the declared columns before anything is read
     parse = partial(parse_lines, relation=stream, connector=files, header=header)
@@ -323,6 +354,15 @@ class ArrivedRows:
             self._arrivals = read_arrivals(self._spool)
         reached = began[1] + int((now_us - began[0]) * self._speed)  # a float would convert all arrivals
         return int(self._arrivals.searchsorted(reached, side="right"))
+
+
+def _object_header(watched: ObjectFolder, relation: DeclaredRelation, connector: FilesConnector) -> list[str]:
+    """Return the columns of objects in their order: those of the first one, or as declared."""
+    declared = [c.name for c in relation.columns]
+    if connector.format != "csv" or not connector.header:
+        return declared
+    names = sorted(watched.names())
+    return split_names(watched.read_first_line(names[0]), connector.delimiter) if names else declared
 
 
 def _header(path: Path, relation: DeclaredRelation, connector: FilesConnector) -> list[str]:

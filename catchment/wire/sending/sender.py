@@ -4,7 +4,7 @@ A few lanes (threads) share the link, so that one segment can be on the wire whi
 has its own uplink. Nothing is lost by stopping or killing it at any time: the outbox is the only state.
 
 Where several ways lead to the end that it sends to (`around`), all lanes use the one that
-`catchment.wire.ways.way_chooser` names, and one thread more watches the ways and starts probes.
+`wire.ways.way_chooser` names, and one thread more watches the ways and starts probes.
 
 A link that fails is tried again after a delay that doubles up to `MAX_RETRY_S`, which is short, so that a link that is
 back is soon used; delays are drawn at random within a factor of two, so that many sites do not come back at once. A far
