@@ -29,7 +29,8 @@ _ASK = (
 
 def loaded_by(*words: object) -> set[str]:
     """Run a command in a process of its own; return the packages that it has loaded."""
-    ended = subprocess.run([sys.executable, "-c", _ASK, *map(str, words)], capture_output=True, text=True, check=True)
+    ended = subprocess.run([sys.executable, "-c", _ASK, *map(str, words)], capture_output=True, text=True)
+    assert ended.returncode == 0, f"it ended with {ended.returncode}: {ended.stdout}{ended.stderr}"
     code, *packages = ended.stderr.splitlines()[-1].split()
     assert code in ("0", "None"), ended.stderr
     return set(packages)

@@ -14,6 +14,7 @@ from catchment.query.fragment import count_records
 from catchment.query.plan import QueryPlan
 from catchment.query.planning.build import plan_view
 from catchment.query.sql.parse import parse_sql
+from catchment.query.sql.statements import View
 
 DECLARED = """
 CREATE STREAM s (ts TIMESTAMP, k STRING, tags ARRAY<STRING>, m MAP<STRING, INT>, x INT)
@@ -63,6 +64,24 @@ def test_two_ways_to_write_it_are_one_plan() -> None:
     assert plan(written) == plan(other)
 
 
+@pytest.mark.parametrize(
+    ("joined", "outer"),
+    [
+        ("CROSS JOIN UNNEST(tags) AS t(tag)", ""),
+        ("JOIN LATERAL explode(tags) AS t(tag) ON true", ""),
+        ("LEFT JOIN UNNEST(tags) AS t(tag) ON true", "OUTER "),
+        ("LEFT JOIN LATERAL explode(tags) AS t(tag) ON true", "OUTER "),
+    ],
+)
+def test_joins_with_arrays_are_lateral_views_also_after_they_are_printed(joined: str, outer: str) -> None:
+    select = f"SELECT window.start, tag, count(*) AS c FROM s {{}} {BY_TAG}"
+    view = parse_sql(f"CREATE MATERIALIZED VIEW v AS {select.format(joined)}")[0]
+    expected = plan(select.format(f"LATERAL VIEW {outer}explode(tags) t AS tag"))
+    assert plan(select.format(joined)) == expected
+    assert isinstance(view, View)
+    assert plan(view.definition) == expected
+
+
 def test_a_record_counts_once_by_the_conditions_on_its_own_columns() -> None:
     planned = plan(
         f"SELECT window.start, tag, count(*) AS c FROM s LATERAL VIEW explode(tags) t AS tag "
@@ -77,6 +96,7 @@ def test_a_record_counts_once_by_the_conditions_on_its_own_columns() -> None:
     [
         (f"SELECT window.start, explode(tags) AS tag, count(*) AS c FROM s {BY_TAG}", "not possible here"),
         (f"SELECT window.start, count(*) AS c FROM s LATERAL VIEW explode(k) t AS tag {BY_TAG}", "neither an array"),
+        (f"SELECT window.start, tag FROM s LEFT JOIN UNNEST(tags) AS t(tag) ON tag > 'a' {BY_TAG}", "in WHERE"),
         (f"SELECT window.start, count(*) AS c FROM s LATERAL VIEW stack(2, 1) t AS tag {BY_TAG}", "STACK"),
         (f"SELECT window.start, count(*) AS c FROM s LATERAL VIEW explode(m) t AS tag {BY_TAG}", "has 2 column"),
         ("SELECT ts, explode(tags) AS a, explode(tags) AS b FROM s", "two columns that make rows"),

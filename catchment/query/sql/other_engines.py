@@ -28,6 +28,8 @@ _FORMS = {
 _LENGTHS = {TUMBLE: (1, 2), HOP: (2, 3), CUMULATE: (2, 2), SESSION: (1, 1)}  # how many durations each has
 _BOUNDS = {"window_start": "start", "window_end": "end"}  # the columns that a table function adds
 _ENDS = {"START": "start", "END": "end"}  # what follows the name of a grouping function where its bounds are asked for
+# What makes rows of arrays, and the form that gives a record without elements one row all the same.
+_OUTER_FORMS = {exp.Explode: "explode_outer", exp.Posexplode: "posexplode_outer"}
 
 
 def readable_tokens(tokens: Sequence[Token]) -> list[Token]:
@@ -51,7 +53,7 @@ def read_other_engines(select: exp.Select, text: SqlText) -> exp.Select:
     for query in list(select.find_all(exp.Select)):
         _read_table_function(query, text)
         _read_grouping_functions(query, text)
-        _read_unnest(query)
+        _read_rows_of_arrays(query, text)
     made = select.transform(_read_percentile, copy=False)
     assert isinstance(made, exp.Select)
     return made
@@ -112,22 +114,32 @@ def _written(call: exp.Expr) -> tuple[str, ...]:
     return (str(call.this).upper(), *(render(argument) for argument in call.expressions))
 
 
-def _read_unnest(query: exp.Select) -> None:
-    """Read CROSS JOIN UNNEST(array) AS t(element) as rows that each record gives."""
+def _read_rows_of_arrays(query: exp.Select, text: SqlText) -> None:
+    """Read joins with UNNEST(array) AS t(element) or with LATERAL explode(array) as rows that each record gives."""
     for join in query.args.get("joins") or ():
-        found = join.this
-        if not isinstance(found, exp.Unnest) or len(found.expressions) != 1 or found.args.get("offset"):
+        rows = _rows_of_unnest(join) if isinstance(join.this, exp.Unnest) else join.this
+        if not isinstance(rows, exp.Lateral):
             continue
-        if join.args.get("on") is not None and not isinstance(join.args["on"], exp.Boolean):
-            continue
-        alias = found.args.get("alias")
-        if alias is None or not (alias.this or alias.columns):
-            continue
-        names = list(alias.columns)
-        given = exp.TableAlias(this=alias.this or exp.to_identifier("unnested"), columns=names)
-        lateral = exp.Lateral(this=exp.Explode(this=found.expressions[0].copy()), alias=given)
-        lateral.set("outer", join.side == "LEFT")
-        join.replace(exp.Join(this=lateral))
+        condition = join.args.get("on")
+        if condition is not None and not (isinstance(condition, exp.Boolean) and condition.this):
+            raise text.error(
+                f"the rows of an array are not joined on {show(condition)}",
+                condition,
+                hint="write ON true, and the condition in WHERE",
+            )
+        if join.side == "LEFT" and type(rows.this) in _OUTER_FORMS:
+            rows.set("this", exp.func(_OUTER_FORMS[type(rows.this)], rows.this.this))
+        join.replace(exp.Join(this=rows, kind="CROSS"))
+
+
+def _rows_of_unnest(join: exp.Join) -> exp.Lateral | None:
+    """Return what UNNEST(array) AS t(element) means in Spark's words; None where it means something else."""
+    unnest = join.this
+    alias = unnest.args.get("alias")
+    if len(unnest.expressions) != 1 or unnest.args.get("offset") or alias is None or not (alias.this or alias.columns):
+        return None
+    named = exp.TableAlias(this=alias.this or exp.to_identifier("unnested"), columns=list(alias.columns))
+    return exp.Lateral(this=exp.Explode(this=unnest.expressions[0].copy()), alias=named)
 
 
 def _read_percentile(node: exp.Expr) -> exp.Expr:
