@@ -137,7 +137,7 @@ def show_contracts(folder: Path) -> Answer:
 def show_late(folder: Path, query: str, sink: str | None = None) -> Answer:
     """Return the late records of a view: merged, waiting for repair, or registered because they came too late."""
     from catchment.center.results.names import newest_name
-    from catchment.center.results.newest_rows import open_table
+    from catchment.center.results.newest_rows import dataset_of, open_table
     from catchment.deploy.reports.role_status import read_project_status
 
     project = _project_answering(folder, query, sink)
@@ -154,7 +154,7 @@ def show_late(folder: Path, query: str, sink: str | None = None) -> Answer:
     counts = {k: queries[query].get(k, 0) for k in ("late_records", "outstanding_records", "unmerged_records")}
     table = open_table(state / "late" / query)
     columns = ["window_start", "window_end", "registered_at"]
-    rows = table.to_pyarrow_table(columns=columns).to_pylist() if table is not None else []
+    rows = dataset_of(table).to_table(columns=columns).to_pylist() if table is not None else []
     return {"query": query, **counts, "registered": rows}
 
 

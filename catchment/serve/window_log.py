@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from catchment.center.results.layout import INSTANT
 from catchment.center.results.names import newest_name
-from catchment.center.results.newest_rows import open_table
+from catchment.center.results.newest_rows import dataset_of, open_table
 
 STRIP_WINDOWS = 60  # the newest of them, in the line of the view
 KEPT_WINDOWS = 240  # windows of a view that are shown; older ones are read with SQL
@@ -69,7 +69,7 @@ class WindowLog:
         is_new = ds.field("entry") > self._last_entry
         oldest = self._oldest_shown(table)
         wanted = is_new if oldest is None else is_new & (ds.field("window_start") >= oldest)
-        found = table.to_pyarrow_dataset().to_table(columns=list(_COLUMNS), filter=wanted)
+        found = dataset_of(table).to_table(columns=list(_COLUMNS), filter=wanted)
         for row in found.sort_by("entry").to_pylist():
             self._last_entry = max(self._last_entry, row.pop("entry"))
             self._note(row)

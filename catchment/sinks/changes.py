@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.center.results.layout import key_columns
-from catchment.center.results.newest_rows import newest_revisions, open_table
+from catchment.center.results.newest_rows import dataset_of, newest_revisions, open_table
 from catchment.center.results.read import latest_rows
 from catchment.sinks.target import (
     DELETED,
@@ -95,7 +95,7 @@ class ViewChanges:
     def _has(windows: DeltaTable, place: Place) -> bool:
         """Return whether the log has come as far as a place."""
         at = (pc.field("entry") > place.entry) | ((pc.field("entry") == place.entry) & (pc.field("step") >= place.step))
-        return bool(windows.to_pyarrow_dataset().head(1, filter=at, columns=["entry"]).num_rows)
+        return bool(dataset_of(windows).head(1, filter=at, columns=["entry"]).num_rows)
 
     def _revisions(self, touched: pa.Array) -> pa.Table | None:
         """Return every revision of every row of some windows, with the keys of rows that have no columns."""
@@ -158,12 +158,12 @@ def _after(windows: DeltaTable, place: Place | None) -> pa.Table:
         later = (pc.field("entry") > place.entry) | (
             (pc.field("entry") == place.entry) & (pc.field("step") > place.step)
         )
-    found = windows.to_pyarrow_table(filters=later)
+    found = dataset_of(windows).to_table(filter=later)
     return found.sort_by([("entry", "ascending"), ("step", "ascending")])
 
 
 def _of_windows(table: DeltaTable, starts: pa.Array) -> pa.Table:
-    return table.to_pyarrow_table(filters=pc.field("window_start").isin(starts))
+    return dataset_of(table).to_table(filter=pc.field("window_start").isin(starts))
 
 
 def _known_at(log: pa.Table, place: Place | None) -> dict[Any, tuple[int, tuple[Any, ...]]]:

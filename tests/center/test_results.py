@@ -20,12 +20,13 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow.fs import PyFileSystem, SubTreeFileSystem
 
 from catchment.aggregates import partials
 from catchment.center.events import Expired, Publish
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.results import store as results_module
-from catchment.center.results.newest_rows import open_table
+from catchment.center.results.newest_rows import dataset_of, open_table
 from catchment.center.results.quality import view_quality
 from catchment.center.results.read import newest_windows, read_results, read_windows
 from catchment.center.results.recent import RecentRows
@@ -65,6 +66,18 @@ def test_enacting_a_number_again_writes_nothing(tmp_path: Path) -> None:
     late = open_table(tmp_path / "late" / "q")
     assert late is not None
     assert late.to_pyarrow_table().num_rows == 2
+
+
+def test_a_table_is_read_by_arrow_alone(tmp_path: Path) -> None:
+    """A file system in Python is called by threads that outlive the interpreter, and ends commands with SIGABRT."""
+    folder = tmp_path / "a name with 100% of it"
+    make_tables(folder).publish(3, [publish(make_tables(folder), 0, [("nl", 200, 5)])])
+    table = open_table(folder / "results" / "q")
+    assert table is not None
+    read = dataset_of(table)
+    assert isinstance(read.filesystem, SubTreeFileSystem)
+    assert not isinstance(read.filesystem.base_fs, PyFileSystem)
+    assert read.to_table().num_rows == table.to_pyarrow_table().num_rows == 1
 
 
 def test_a_death_between_the_two_tables_of_an_enactment_is_made_good_by_enacting_again(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,7 @@ from catchment.aggregates import partials
 from catchment.arrays import Ints
 
 if TYPE_CHECKING:
+    import pyarrow.dataset as ds
     from deltalake import DeltaTable
 
 NOTHING = "nothing"  # the one field of an empty struct: Delta has no struct without fields
@@ -26,6 +29,18 @@ def open_table(path: Path) -> DeltaTable | None:
     from deltalake import DeltaTable  # a machine that plans, and has no tables, need not have it installed
 
     return DeltaTable(path) if DeltaTable.is_deltatable(str(path)) else None
+
+
+def dataset_of(table: DeltaTable) -> ds.Dataset:
+    """Return a Delta table in a folder as a dataset whose files Arrow reads by itself.
+
+    Left to itself the table gives Arrow a file system in Python. Arrow's threads then let go of Python objects after
+    the interpreter has ended, and now and then a command that had told everything ended with SIGABRT.
+    """
+    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+    folder = url2pathname(urlsplit(table.table_uri).path)
+    return table.to_pyarrow_dataset(filesystem=SubTreeFileSystem(folder, LocalFileSystem()))
 
 
 def last_rows(keys: pa.Table) -> Ints:

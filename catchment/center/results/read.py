@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.center.results.names import newest_name
-from catchment.center.results.newest_rows import last_rows, newest_revisions, open_table
+from catchment.center.results.newest_rows import dataset_of, last_rows, newest_revisions, open_table
 from catchment.center.statuses import EXACT, FINAL
 from catchment.errors import CenterError
 from catchment.query.definition_names import view_of
@@ -32,7 +32,7 @@ def read_results(
     """
     if revisions not in ("latest", "all"):
         raise CenterError(f"revisions are 'latest' or 'all', not {revisions!r}")
-    rows = _open_published(folder, "results", query).to_pyarrow_table()
+    rows = dataset_of(_open_published(folder, "results", query)).to_table()
     if revisions == "latest":
         rows = latest_rows(rows, read_windows(folder, query))
     rows = rows.sort_by([("window_start", "ascending"), ("revision", "ascending")])
@@ -49,7 +49,7 @@ def latest_rows(rows: pa.Table, windows: pa.Table) -> pa.Table:
 
 def read_windows(folder: Path, query: str) -> pa.Table:
     """Return every published revision and status of every window, oldest first."""
-    log = _open_published(folder, "windows", query).to_pyarrow_table()
+    log = dataset_of(_open_published(folder, "windows", query)).to_table()
     return log.sort_by([("entry", "ascending"), ("step", "ascending")])
 
 

@@ -21,7 +21,7 @@ from deltalake.transaction import AddAction
 
 from catchment.center.results.delta_log import remove_torn_commits, sync_commits
 from catchment.center.results.layout import INSTANT
-from catchment.center.results.newest_rows import open_table
+from catchment.center.results.newest_rows import dataset_of, open_table
 
 APPLICATION = "catchment"  # the name under which Delta remembers the number of the last append
 COMPACT_ABOVE_FILES = 64
@@ -153,7 +153,7 @@ class DeltaStore:
         if table is None:
             return None
         wanted = starts.cast(pa.timestamp("us")).cast(INSTANT)
-        return table.to_pyarrow_table(columns=list(columns), filters=pc.field("window_start").isin(wanted))
+        return dataset_of(table).to_table(columns=list(columns), filter=pc.field("window_start").isin(wanted))
 
     def newest_number(self, kind: str, query: str) -> int | None:
         table = self._open(kind, query)
