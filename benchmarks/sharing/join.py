@@ -35,7 +35,8 @@ from catchment.center.query import CenterQuery
 from catchment.errors import ConfigError
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import queries_of_plan
-from catchment.optimizer.sharing.deployed import Deployed, deploy_first
+from catchment.optimizer.sharing.deploy_views import deploy_first
+from catchment.optimizer.sharing.deployed import Deployed
 from catchment.progress.events import Gathered, Landed, Ticked
 from catchment.project.config import Project
 from catchment.project.sections import Link, Site

@@ -34,7 +34,8 @@ from catchment.arrays import Floats
 from catchment.deploy.deployment import Deployment
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery, queries_of_plan
-from catchment.optimizer.sharing.deployed import Deployed, deploy_first
+from catchment.optimizer.sharing.deploy_views import deploy_first
+from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.link_traffic import bytes_over_links
 from catchment.optimizer.sharing.measured_statistics import apply_measurements
 from catchment.optimizer.sharing.record_sample import RecordSample

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from catchment.aggregates.shed_terms import terms_in
 from catchment.center.query import RepairRule
 from catchment.errors import CatchmentError, QueryError
@@ -15,7 +17,8 @@ from catchment.quality.contract import (
 )
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.statements import Stream
-from catchment.query.sql.view_options import ANY, NEVER, ON_DEMAND, ViewOptions
+from catchment.query.sql.view_options import ALWAYS, ANY, NEVER, ON_DEMAND, ViewOptions
+from catchment.shedding.sheddable import ShedChoice
 from catchment.site.slack import DEFAULT_SLACK, SlackPlan, parse_slack
 
 WITHOUT_CONTRACT = ("mp-k-slack", "fixed")  # slack controllers that know how long to wait without a contract
@@ -121,3 +124,24 @@ def check_slack(plan: QueryPlan, stream: Stream, where: str) -> None:
             where=where,
             hint="add max_error = 0.05, or choose slack = 'mp-k-slack' or 'fixed:5 s'",
         )
+
+
+def shed_choice(plans: Sequence[QueryPlan]) -> ShedChoice:
+    """Return how a fragment that serves these views may be shed: as the most demanding view allows."""
+    given = [p.options for p in plans]
+    contracts = [sampling_contract(o) for o in given]
+    errors = [error for error, _ in contracts if error is not None]
+    repair = NEVER
+    if not given or any(o.repair == ALWAYS for o in given):
+        repair = ALWAYS
+    elif any(o.repair == ON_DEMAND for o in given):
+        repair = ON_DEMAND
+    return ShedChoice(
+        min(errors, default=None),
+        max((confidence for _, confidence in contracts), default=ViewOptions().confidence),
+        max((o.weight for o in given), default=1.0),
+        bool(given) and all(o.shed == ANY for o in given),
+        repair,
+        tuple(p.name for p in plans),
+        any(o.shed == NEVER for o in given),
+    )

@@ -5,7 +5,7 @@ Every mistake in the project folder is found here, before anything starts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,26 +13,33 @@ from pathlib import Path
 from catchment.center.composed.query import ComposedQuery
 from catchment.center.composed.windows import in_order
 from catchment.center.query import CenterQuery
-from catchment.center.results.layout import RESERVED
 from catchment.deploy.contracts import (
-    check_slack,
     contract_of,
     find_source_key,
     late_delta,
     repair_rule,
-    sampling_contract,
+    shed_choice,
     slack_plan,
 )
 from catchment.deploy.fragment_plan import FragmentPlan, Watch
 from catchment.deploy.landed import as_arrived, as_landed
 from catchment.deploy.planned_views import planned
+from catchment.deploy.refusals import (
+    check_answerable,
+    check_plan,
+    check_sinks,
+    refuse_merged_sites,
+    refuse_read_elsewhere,
+    refuse_relayed_changes,
+)
 from catchment.deploy.store import DeploymentStore
 from catchment.errors import ConfigError, QueryError
 from catchment.functions.installed import functions_in
 from catchment.functions.project_functions import ProjectFunctions, load_functions
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import SharedQuery, queries_of_plan
-from catchment.optimizer.sharing.deployed import Deployed, current_catalog, deploy_again, deploy_first
+from catchment.optimizer.sharing.deploy_views import current_catalog, deploy_again, deploy_first
+from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.link_traffic import bytes_over_links, check_contracts
 from catchment.optimizer.sharing.share import BytesOf
 from catchment.optimizer.sharing.statistics import fill_with_guesses, load_statistics
@@ -46,10 +53,9 @@ from catchment.query.own_functions import check_names
 from catchment.query.plan import QueryPlan
 from catchment.query.planning.build import plan_view
 from catchment.query.sql.statements import DropView, Stream, View
-from catchment.query.sql.view_options import ALWAYS, ANY, NEVER, ON_DEMAND, QUARANTINE, ViewOptions
+from catchment.query.sql.view_options import NEVER
 from catchment.shedding.group_shares import DeferrableFragment
 from catchment.shedding.sheddable import ShedChoice
-from catchment.sinks.declared import shown_keys
 from catchment.site.plausible import far_us
 from catchment.site.policies.base import Policy
 from catchment.site.policies.basic import EarlyPolicy
@@ -92,7 +98,7 @@ class Deployment:
             sink: cls.plan_at(declared.at_sink(sink), None if known is None else main.deployed.at_sink(sink))
             for sink in named
         }
-        _check_sinks(declared, (main, *others.values()))
+        check_sinks(declared, (part.catalog for part in (main, *others.values())))
         return replace(main, declared=declared)._with_sinks(others)
 
     @classmethod
@@ -103,7 +109,7 @@ class Deployment:
             for site, to in known.hops.items():
                 catalog.project.link(site, to)  # refuses that the link to which a site was moved is gone
             catalog = replace(catalog, project=replace(catalog.project, moved_hops=known.hops))
-        _check_answerable(catalog, catalog.views.values())
+        check_answerable(catalog, catalog.views.values())
         names = {view: view if known is None else known.query_name(view) for view in catalog.views}
         views = [planned(view, catalog, names[name]) for name, view in catalog.views.items()]
         plans = tuple(view.plan for view in views)
@@ -245,7 +251,7 @@ class Deployment:
             part = self.sinks.get(sink) or self.plan_at(self.declared.at_sink(sink), made.deployed.at_sink(sink))
             others[sink] = part._add_here(views, anywhere)
         changed = made._with_sinks(others)
-        _check_sinks(self.declared, changed.parts)
+        check_sinks(self.declared, (part.catalog for part in changed.parts))
         return changed
 
     def _add_here(
@@ -263,9 +269,9 @@ class Deployment:
             return self
         known = replace(self.catalog, views={**self.catalog.views, **{view.name: view for view in wanted}})
         for view in wanted:
-            _refuse_read_elsewhere(view, known, elsewhere)
+            refuse_read_elsewhere(view, known, elsewhere)
         catalog = self.catalog.add(*(DropView(name) for name in ended), *wanted)
-        _check_answerable(catalog, wanted)
+        check_answerable(catalog, wanted)
         deployed = self.deployed
         for name in ended:
             deployed = deployed.drop(deployed.query_name(name))
@@ -434,43 +440,6 @@ class Deployment:
         return find_source_key(plan, stream.source)
 
 
-def _check_sinks(declared: Catalog, parts: Sequence[Deployment]) -> None:
-    """Refuse what is delivered to another system, if no view of that name is answered anywhere."""
-    views = {view.name.lower(): view for part in parts for view in part.catalog.views.values()}
-    for sink in declared.sinks.values():
-        if not isinstance(declared.find(sink.view), View) and sink.view.lower() not in views:
-            declared.view(sink.view, sink.where)
-
-
-def _refuse_read_elsewhere(view: View, catalog: Catalog, elsewhere: Collection[str]) -> None:
-    """Refuse a view that reads another one which is answered elsewhere only."""
-    here = catalog.project.center
-    for name in view.reads:
-        if catalog.find(name) is None and name.lower() in elsewhere:
-            raise QueryError(
-                f"view {view.name!r} is to be answered at {here!r}, and {name!r}, which it reads, is not",
-                where=view.where,
-                hint=f"let both be answered there: name {here!r} in the option sink of {name!r}",
-            )
-
-
-def _check_answerable(catalog: Catalog, views: Iterable[View]) -> None:
-    """Refuse views that are to be answered where what they read is not, or does not come by any route."""
-    here = catalog.project.center
-    routes = Routes.of(catalog.project)
-    for view in views:
-        _refuse_read_elsewhere(view, catalog, {name.lower() for name in view.reads})
-        read = {name: catalog.find(name) for name in view.reads}
-        born = {site for stream in read.values() if isinstance(stream, Stream) for site in stream.sites or ()}
-        for site in sorted(born & set(view.options.sites or born)):
-            if not routes.reaches(site):
-                raise QueryError(
-                    f"view {view.name!r} is to be answered at {here!r}, to which {site!r} has no link",
-                    where=view.where,
-                    hint=f'add to catchment.toml [[links]] from = "{site}", to = "{here}", or links through others',
-                )
-
-
 def _share(catalog: Catalog, queries: Sequence[SharedQuery], known: Deployed | None) -> Deployed:
     strength = Strength(catalog.project.defaults.sharing)
     declared = load_statistics(catalog.project, catalog)
@@ -478,130 +447,8 @@ def _share(catalog: Catalog, queries: Sequence[SharedQuery], known: Deployed | N
         sent = bytes_over_links(Routes.of(catalog.project), fill_with_guesses(declared, catalog))
         deployed = deploy_first(queries, strength, sent)
     else:
-        _refuse_relayed_changes(catalog.project, known, queries)
+        refuse_relayed_changes(catalog.project, known, queries)
         deployed = deploy_again(known, queries, strength)
-    _refuse_merged_sites(catalog.project, deployed)
+    refuse_merged_sites(catalog.project, deployed)
     check_contracts(catalog.project, deployed.lasting, declared)
     return deployed
-
-
-def _refuse_merged_sites(project: Project, deployed: Deployed) -> None:
-    """Refuse routes by which sites come merged of which a running view wants some and not others."""
-    for name, query in deployed.sharing.queries.items():
-        source = query.demand.source
-        fragment = deployed.sharing.fragments[deployed.derivation(name).fragment].source
-        if not source.can_leave_out(fragment.sites):
-            others = [site for site in fragment.sites if site not in source.sites]
-            raise ConfigError(
-                f"view {query.view or name!r} reads {source.stream!r} at {', '.join(source.sites)}, but by the links "
-                f"as they are now their partials come merged with those of {', '.join(others)}",
-                where=str(project.folder / PROJECT_FILE),
-                hint="give the sites the links again that they had when the view was deployed",
-            )
-
-
-def _refuse_relayed_changes(project: Project, known: Deployed, queries: Sequence[SharedQuery]) -> None:
-    """Refuse that a site which sends through others, or others through it, comes or goes while state is kept.
-
-    A relay merges its partials with those of others, so that none of it could be left out.
-    """
-    routings = Routings.of(project, known.hops_of, known.hubs)
-    for query in (q for q in queries if q.name in known.sharing.queries):
-        source = query.demand.source
-        before = known.sharing.queries[query.name].demand.source
-        for site in set(before.sites) ^ set(source.sites):
-            is_behind = any(routes.hops.get(site, project.center) != project.center for routes in routings.every)
-            if site in routings.hubs or is_behind:
-                raise ConfigError(
-                    f"stream {source.stream!r} has other sites than before, and {site!r} sends through others or "
-                    f"others through it: the center could not tell its records apart",
-                    where=str(project.folder / PROJECT_FILE),
-                    hint=f'give it a link of its own first: [[links]] from = "{site}", to = "{project.center}"; '
-                    f"a site that has state then comes back by: catchment sites heal {site}",
-                )
-
-
-def shed_choice(plans: Sequence[QueryPlan]) -> ShedChoice:
-    """Return how a fragment that serves these views may be shed: as the most demanding view allows."""
-    given = [p.options for p in plans]
-    contracts = [sampling_contract(o) for o in given]
-    errors = [error for error, _ in contracts if error is not None]
-    repair = NEVER
-    if not given or any(o.repair == ALWAYS for o in given):
-        repair = ALWAYS
-    elif any(o.repair == ON_DEMAND for o in given):
-        repair = ON_DEMAND
-    return ShedChoice(
-        min(errors, default=None),
-        max((confidence for _, confidence in contracts), default=ViewOptions().confidence),
-        max((o.weight for o in given), default=1.0),
-        bool(given) and all(o.shed == ANY for o in given),
-        repair,
-        tuple(p.name for p in plans),
-        any(o.shed == NEVER for o in given),
-    )
-
-
-def check_plan(plan: QueryPlan, catalog: Catalog) -> None:
-    """Refuse a view that can be planned but cannot run."""
-    _check_names(plan, catalog)
-    _check_on_error(plan, catalog)
-    for sink in catalog.sinks.values():
-        if sink.view.lower() == plan.view.lower():
-            shown_keys(sink, plan)
-    _check_start(plan, catalog)
-    if plan.sides == (plan,) or plan.join is not None:
-        for side in plan.sides:
-            check_slack(plan, catalog.streams[side.fragment.stream], catalog.views[plan.view].where)
-
-
-def _check_on_error(plan: QueryPlan, catalog: Catalog) -> None:
-    """Refuse to set single records aside where that cannot be done."""
-    if plan.options.on_error != QUARANTINE:
-        return
-    for side in plan.sides:
-        reason = None
-        if catalog.streams[side.fragment.stream].shed:
-            reason = f"the stream {side.fragment.stream!r} may be shed"
-        if side.fragment.lookups:
-            reason = "it looks records up, and a look-up may double them"
-        if side.fragment.explodes:
-            reason = "it makes several rows of a record"
-        if reason is not None:
-            raise QueryError(
-                f"view {plan.view!r} asks for on_error = 'quarantine', but {reason}",
-                where=catalog.views[plan.view].where,
-                hint="leave on_error out: the view is then suspended when an expression fails",
-            )
-
-
-def _check_start(plan: QueryPlan, catalog: Catalog) -> None:
-    """Refuse a begin in the past where no history is kept, or where its failing records would have to be set aside."""
-    if plan.options.start is None:
-        return
-    where = catalog.views[plan.view].where
-    for side in plan.sides:
-        stream = catalog.streams[side.fragment.stream]
-        keeps_history = catalog.project.defaults.history if stream.history is None else stream.history
-        if not keeps_history:
-            raise QueryError(
-                f"view {plan.view!r} is to begin in the past, but the stream {stream.name!r} keeps no history",
-                where=where,
-                hint="leave start out: the view then begins with what comes; or set history = true for the stream",
-            )
-    if plan.options.on_error == QUARANTINE:
-        raise QueryError(
-            f"view {plan.view!r} is to begin in the past, and asks for on_error = 'quarantine'",
-            where=where,
-            hint="leave one of them out: records of the past are not set aside one by one",
-        )
-
-
-def _check_names(plan: QueryPlan, catalog: Catalog) -> None:
-    for column in plan.columns:
-        if column.name.lower() in RESERVED and column.source != column.name:
-            raise QueryError(
-                f"view {plan.view!r} has a column {column.name!r}, a name that every result table uses itself",
-                where=catalog.views[plan.view].where,
-                hint=f"give it another name: {column.sql} AS my_{column.name} (reserved are {', '.join(RESERVED)})",
-            )

@@ -25,7 +25,8 @@ from catchment.center.join.results import JoinedTables
 from catchment.center.late.registry import WINDOW_COLUMN
 from catchment.center.statuses import EARLY, EXACT, FINAL, ON_TIME
 from catchment.optimizer.choices import Strength
-from catchment.optimizer.sharing.deployed import Deployed, deploy_first
+from catchment.optimizer.sharing.deploy_views import deploy_first
+from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.share import share
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.query.join import SIDES

@@ -19,7 +19,7 @@ from catchment.optimizer.choices import Strength
 from catchment.optimizer.placement.planner import plan_wan, queries_of_catalog
 from catchment.optimizer.placement.topology import Topology
 from catchment.optimizer.sharing.demand_estimate import MESSAGE_BYTES
-from catchment.optimizer.sharing.deployed import deploy_first
+from catchment.optimizer.sharing.deploy_views import deploy_first
 from catchment.optimizer.sharing.link_traffic import bytes_over_links, link_traffic
 from catchment.optimizer.sharing.statistics import load_statistics
 from catchment.project.config import Project

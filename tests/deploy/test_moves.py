@@ -23,7 +23,8 @@ from catchment.aggregates.sketches import SketchAggregate
 from catchment.errors import PlanError
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import SharedQuery
-from catchment.optimizer.sharing.deployed import Deployed, deploy_first
+from catchment.optimizer.sharing.deploy_views import deploy_first
+from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.share import share
 from catchment.query.view_start import ViewStart
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, ManualClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from catchment.optimizer.choices import Strength
-from catchment.optimizer.sharing.deployed import deploy_first
+from catchment.optimizer.sharing.deploy_views import deploy_first
 from catchment.optimizer.sharing.explain_sharing import explain_sharing, explain_text
 from catchment.project.sections import Link, Site
 from tests.worlds.query_support import make_project

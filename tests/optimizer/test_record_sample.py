@@ -18,7 +18,7 @@ from catchment.deploy.reports.recent_records import read_newest
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import FragmentDemand
 from catchment.optimizer.sharing.demand_estimate import HEADER_BYTES, StreamStatistics
-from catchment.optimizer.sharing.deployed import deploy_first
+from catchment.optimizer.sharing.deploy_views import deploy_first
 from catchment.optimizer.sharing.record_sample import MAX_RECORDS, RecordSample
 from catchment.optimizer.sharing.statistics import Statistics
 from catchment.query.fragment import SLICE_COLUMN

@@ -11,7 +11,8 @@ import pytest
 
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.move_account import PATIENCE
-from catchment.optimizer.sharing.deployed import MAX_LEAVING, Deployed, deploy_first
+from catchment.optimizer.sharing.deploy_views import deploy_first
+from catchment.optimizer.sharing.deployed import MAX_LEAVING, Deployed
 from catchment.optimizer.sharing.measured_statistics import apply_measurements
 from catchment.optimizer.sharing.reoptimize import SharingReoptimizer, redeployment_bytes
 from catchment.optimizer.sharing.share import share

@@ -30,7 +30,8 @@ from catchment.center.results.newest_rows import newest_revisions
 from catchment.center.results.write import ResultTables
 from catchment.optimizer.choices import Strength
 from catchment.optimizer.sharing.demand import queries_of_plan
-from catchment.optimizer.sharing.deployed import Deployed, deploy_first
+from catchment.optimizer.sharing.deploy_views import deploy_first
+from catchment.optimizer.sharing.deployed import Deployed
 from catchment.query.catalog import Catalog
 from catchment.query.plan import QueryPlan
 from catchment.query.planning.build import plan_views

@@ -16,7 +16,8 @@ from catchment.center.query import CenterQuery, RepairRule
 from catchment.center.statuses import FINAL
 from catchment.deploy.store import DeploymentStore
 from catchment.optimizer.choices import Strength
-from catchment.optimizer.sharing.deployed import Deployed, deploy_first
+from catchment.optimizer.sharing.deploy_views import deploy_first
+from catchment.optimizer.sharing.deployed import Deployed
 from catchment.optimizer.sharing.share import share
 from catchment.progress.consumer import InboxConsumer
 from catchment.progress.events import Ticked

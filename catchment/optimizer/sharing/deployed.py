@@ -10,21 +10,20 @@ The name of a view can be: its next definition is another query (`catchment.quer
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import lcm
 
 from catchment.errors import PlanError
 from catchment.optimizer.choices import Strength
-from catchment.optimizer.sharing.demand import DemandSource, FragmentDemand, SharedQuery
+from catchment.optimizer.sharing.demand import FragmentDemand, SharedQuery
 from catchment.optimizer.sharing.derive import Derivation
-from catchment.optimizer.sharing.share import BytesOf, SharingState, share
+from catchment.optimizer.sharing.fragment_sites import sharing_at_sites
+from catchment.optimizer.sharing.renewal import earliest_starts, queries_to_renew
+from catchment.optimizer.sharing.share import BytesOf, SharingState
 from catchment.project.site_orders import SiteOrders
-from catchment.query.catalog import Catalog
 from catchment.query.definition_names import definition_name, number_of, view_of
 from catchment.query.fragment import Fragment
-from catchment.query.sql.parse import parse_sql
-from catchment.query.sql.statements import DropView
 from catchment.query.view_start import ViewStart
 from catchment.query.window_repair import WindowRepair
 from catchment.storage.codec import stored
@@ -285,7 +284,7 @@ class Deployed:
         of the old one cannot be mistaken for it. `starts` says from where on each query is to be computed again; None:
         with what comes. The queries that share a fragment, and the sides of a join, go together.
         """
-        renewed = self._queries_to_renew(streams, sites)
+        renewed = queries_to_renew(self.sharing, self.leaving, streams, sites)
         gone = {self.derivation(q).fragment for q in renewed}
         left = {f for f in self.leaving if self.sharing.fragments[f].source.stream in streams}
         names = {f: f"{f}_{self.version + 1}" for f in self.sharing.fragments if f in gone}
@@ -300,30 +299,9 @@ class Deployed:
             changed,
             begun=(*changed.begun, *names.values()),
             hops_of=changed._with_hops(names.values()),
-            starts={**changed.starts, **_earliest_starts(renewed, derivations, starts)},
+            starts={**changed.starts, **earliest_starts(renewed, derivations, starts)},
             renewals={**self.renewals, **{q: self.renewals.get(q, 0) + 1 for q in renewed}},
         )
-
-    def _queries_to_renew(self, streams: Collection[str], sites: Collection[str]) -> set[str]:
-        """Return the queries over some streams at some sites, with all that share a fragment or a join with them.
-
-        Of a stream with a fragment that is being left, it is all queries: who else needs it is not known here.
-        """
-        queries = self.sharing.queries
-        left = {self.sharing.fragments[f].source.stream for f in self.leaving}
-        found = {
-            name
-            for name, query in queries.items()
-            if query.demand.source.stream in streams
-            and (query.demand.source.stream in left or not set(sites).isdisjoint(query.demand.source.sites))
-        }
-        while True:
-            views = {queries[name].view or name for name in found}
-            fragments = {self.derivation(name).fragment for name in found}
-            more = {n for n, q in queries.items() if (q.view or n) in views or self.derivation(n).fragment in fragments}
-            if more == found:
-                return found
-            found = more
 
     def repair(self, name: str, repair: WindowRepair) -> Deployed:
         """Return the deployment in which a view computes windows of another one again, and nothing beyond them."""
@@ -354,28 +332,10 @@ class Deployed:
         return replace(self, orders=orders, version=self.version + 1)
 
     def with_sites(self, planned: Iterable[SharedQuery]) -> Deployed:
-        """Return the deployment with queries over the sites of their newest plans; names of fragments stay as they are.
-
-        A fragment runs where its queries want it. One that is being left has none: it comes to a site and goes with
-        its stream, if it ran wherever some query wanted the stream.
-        """
-        sources = {query.name: query.demand.source for query in planned}
-        queries = {n: _with_sites_of(q, sources.get(n)) for n, q in self.sharing.queries.items()}
-        before = _wanted_sites(self.sharing.queries.values())
-        after = _wanted_sites(queries.values())
-        fragments: dict[str, FragmentDemand] = {}
-        for name, demand in self.sharing.fragments.items():
-            stream = demand.source.stream
-            wanted = _wanted_sites(queries[user] for user in self.sharing.users(name)).get(stream)
-            if wanted is None:
-                ran_everywhere = set(demand.source.sites) >= set(before.get(stream, ()))
-                stays = [site for site in demand.source.sites if site in after.get(stream, demand.source.sites)]
-                wanted = after.get(stream, demand.source.sites) if ran_everywhere else tuple(stays)
-            fragments[name] = _at_sites(demand, wanted)
-        if queries == self.sharing.queries and fragments == self.sharing.fragments:
-            return replace(self, sharing=replace(self.sharing, queries=queries))
-        sharing = replace(self.sharing, queries=queries, fragments=fragments)
-        return replace(self, sharing=sharing, version=self.version + 1)
+        """Return the deployment with queries over the sites of their newest plans; fragments keep their names."""
+        sharing = sharing_at_sites(self.sharing, planned)
+        is_same = sharing.queries == self.sharing.queries and sharing.fragments == self.sharing.fragments
+        return replace(self, sharing=sharing, version=self.version + (not is_same))
 
     @property
     def known(self) -> dict[str, Fragment]:
@@ -427,79 +387,6 @@ class Deployed:
         )
 
 
-def current_catalog(declared: Catalog, deployed: Deployed | None) -> Catalog:
-    """Return the declared views with those that were submitted, without those that were dropped.
-
-    A declared view that was replaced, or dropped and made again, is what was submitted. Streams are no longer born at
-    sites that were retired.
-    """
-    if deployed is None:
-        return declared
-    declared = declared.without_sites(deployed.orders.retired)
-    replaced = [name for name in deployed.submitted if deployed.definitions.get(name, 1) > 1]
-    dropped = [DropView(name) for name in (*deployed.dropped, *replaced) if name in declared.views]
-    submitted = [sql for name, sql in deployed.submitted.items() if name not in declared.views or name in replaced]
-    added = [statement for sql in submitted for statement in parse_sql(sql, "submitted")]
-    return declared.add(*dropped, *added)
-
-
-def deploy_first(queries: Iterable[SharedQuery], strength: Strength, bytes_of: BytesOf) -> Deployed:
-    """Return the first deployment of a project, in which all queries are shared at once."""
-    return Deployed(share(queries, strength, bytes_of))
-
-
-def deploy_again(deployed: Deployed, queries: Sequence[SharedQuery], strength: Strength) -> Deployed:
-    """Return the deployment after views were added to the project, or removed from it, between two runs."""
-    wanted = {q.view or q.name for q in queries}
-    changed = replace(deployed, sharing=replace(deployed.sharing, strength=strength))
-    for name in [v for v in deployed.views if v not in wanted]:
-        changed = changed.drop(name)
-    changed = changed.with_sites(queries)
-    for query in (q for q in queries if q.name not in deployed.sharing.queries):
-        changed = changed.add(query)
-    return changed
-
-
-def _earliest_starts(
-    queries: Collection[str], derivations: Mapping[str, Derivation], starts: Mapping[str, ViewStart | None]
-) -> dict[str, ViewStart]:
-    """Return where each fragment of some queries begins: as early as any wants; the others begin with what comes."""
-    found: dict[str, ViewStart] = {}
-    for query in sorted(queries):
-        fragment, start = derivations[query].fragment, starts.get(query)
-        if start is not None and (fragment not in found or _instant_us(start) < _instant_us(found[fragment])):
-            found[fragment] = start
-    return found
-
-
 def _period_us(sharing: SharingState, names: Collection[str]) -> int:
     """Return after how long the slices of some fragments start together again."""
     return lcm(*(sharing.fragments[name].slicing.period_us for name in names))
-
-
-def _instant_us(start: ViewStart) -> int:
-    return START_OF_TIME_US if start.at_us is None else start.at_us
-
-
-def _with_sites_of(query: SharedQuery, planned: DemandSource | None) -> SharedQuery:
-    """Return a query at the sites that it is planned for now."""
-    if planned is None:
-        return query
-    source = replace(query.demand.source, sites=planned.sites, comes_by=planned.comes_by)
-    return replace(query, demand=replace(query.demand, source=source))
-
-
-def _wanted_sites(queries: Iterable[SharedQuery]) -> dict[str, tuple[str, ...]]:
-    """Return the sites at which some query wants each stream."""
-    found: dict[str, DemandSource] = {}
-    for source in (query.demand.source for query in queries):
-        known = found.setdefault(source.stream, source)
-        found[source.stream] = known.unite_sites(source)
-    return {stream: source.sites for stream, source in found.items()}
-
-
-def _at_sites(demand: FragmentDemand, sites: tuple[str, ...]) -> FragmentDemand:
-    """Return a demand at other sites; as it is where they are the same."""
-    if set(sites) == set(demand.source.sites):
-        return demand
-    return replace(demand, source=replace(demand.source, sites=sites))
