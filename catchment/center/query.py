@@ -90,12 +90,9 @@ class CenterQuery:
     def learns_errors(self) -> bool:
         """Whether what its answers lack is learned from former windows: records are not what they count.
 
-        It has a contract, and joins streams or makes several rows of a record. Where records without a partner are
-        rows, a late partner takes rows back, and nothing can be learned.
+        It has a contract, and joins streams or makes several rows of a record.
         """
-        if self.contract is None:
-            return False
-        return bool(self.fragment.explodes) if self.join is None else not self.join.gives_alone
+        return self.contract is not None and (self.join is not None or bool(self.fragment.explodes))
 
     @property
     def source_fragment(self) -> str:

@@ -34,6 +34,7 @@ class BoundLaw(StrEnum):
     QUANTILE = "quantile"
     EXTREME = "extreme"
     TOP = "top"
+    TWO_SIDED = "two_sided"  # a count or a sum that late records may raise and lower, as in an outer join
     UNBOUNDED = "unbounded"  # exact when everything is in, else unknown
 
 

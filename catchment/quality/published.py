@@ -13,6 +13,7 @@ three have to do with each other. The errors are then composed, with v the value
 
 - COUNT, SUM of values of one sign: late records only add, so |v| - w <= |T| <= |v| + w + late, and the relative error
   |v - T| / |T| is at most max(w / (|v| - w), (w + late) / (|v| + w + late)).
+- a count or sum of which rows may be taken back too: |v| - late <= |T|, so at most late / (|v| - late).
 - AVG: |v - T| <= w + late |T|, where `late` is relative; so at most late + w (1 + late) / (|v| - w).
 - distinct count: the estimate v is within a share s of the distinct values received, and at most `late` more are to
   come: at most max(s, 1 - v / (v / (1 - s) + late)).
@@ -246,6 +247,12 @@ def _compose_average(terms: BoundTerms, delta: float) -> Floats:
     return terms.late + (1.0 + terms.late) * relative
 
 
+def _compose_two_sided(terms: BoundTerms, delta: float) -> Floats:
+    size = np.abs(terms.size)
+    off = np.where(size > terms.late, terms.late / (size - terms.late), np.inf)
+    return _unless_sampled(terms, np.where(terms.late == 0.0, 0.0, off))
+
+
 def _compose_distinct(terms: BoundTerms, delta: float) -> Floats:
     error = _sketch_errors(terms, delta, distinct_error)
     largest = terms.size / (1.0 - error) + terms.late
@@ -285,5 +292,6 @@ _COMPOSE: Mapping[BoundLaw, Callable[[BoundTerms, float], Floats]] = {
     BoundLaw.QUANTILE: _compose_quantile,
     BoundLaw.EXTREME: _compose_share,
     BoundLaw.TOP: _compose_share,
+    BoundLaw.TWO_SIDED: _compose_two_sided,
     BoundLaw.UNBOUNDED: _compose_nothing,
 }

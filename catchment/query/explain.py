@@ -231,9 +231,13 @@ def _describe_learned(plan: QueryPlan) -> str:
         waits = (
             f"each stream waits until it lacks {part:.3g} at the most, which is enough where late keys are as others; "
         )
+    both_ways = ""
+    if plan.join is not None and plan.join.gives_alone:
+        what = "pairs and of rows without a partner"
+        both_ways = "; a late partner takes such a row back, so it allows for as much in either direction"
     return (
         f"  {waits}the bound of counts and sums of {what} is learned from the last {windows} windows that closed while "
-        "records were awaited, and null before"
+        f"records were awaited, and null before{both_ways}"
     )
 
 

@@ -57,6 +57,19 @@ def test_a_total_that_lacks_records_and_is_sampled_is_never_further_off_than_com
             assert abs(value - truth) / truth <= stated * (1 + 1e-9) + 1e-12
 
 
+@settings(max_examples=examples(200))
+@given(value=st.floats(-1e6, 1e6), late=st.floats(0, 1e6))
+def test_a_total_that_rows_come_to_and_are_taken_from_is_never_further_off_than_composed(
+    value: float, late: float
+) -> None:
+    """Every truth from `late` below the value to `late` above it."""
+    stated = error_of(terms(BoundLaw.TWO_SIDED, value, late, late_delta=DELTA))
+    for truth in np.linspace(value - late, value + late, 21):
+        if value != truth:
+            assert stated == np.inf or abs(value - truth) <= abs(truth) * stated * (1 + 1e-9) + 1e-12
+    assert (stated == np.inf) == (late > 0.0 and abs(value) <= late), "it may be nothing in the end"
+
+
 def test_the_chance_is_shared_and_a_confidence_beyond_that_of_what_is_late_is_unknown() -> None:
     sampled = np.array([[400.0]])
     both = terms(BoundLaw.SUM, 1000.0, 50.0, late_delta=0.03, sampled=sampled)

@@ -20,6 +20,7 @@ from catchment.center.events import Publish
 from catchment.center.join.pairing import answer, changed_answers
 from catchment.center.late.registry import WINDOW_COLUMN, LateRegistry
 from catchment.center.windows.closed import ClosedWindow
+from catchment.center.windows.learned import changes_of_answers, sizes_of_answers
 from catchment.center.windows.publish import WindowPublisher
 from catchment.quality.merge_sites import Lateness
 from catchment.query.join import Join
@@ -60,17 +61,37 @@ class JoinPublisher(WindowPublisher):
         return self._whole(super().publish_early(window, revision, coverage, late, rows, now_us, suspended))
 
     def revise(
-        self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, changed: pa.Table, now_us: int
+        self,
+        window: Window,
+        known: ClosedWindow,
+        reason: str,
+        rows: pa.Table,
+        published: pa.Table,
+        changed: pa.Table,
+        now_us: int,
     ) -> Publish:
         """Publish the answers that a changed partial has a pair in, or all, and keep the partials that changed."""
-        if self.join.gives_alone:
-            return self.publish(window, known, reason, rows, now_us)
-        kept = partials.select_matching(rows, changed.select(list(self.query.fragment.key_names)))
         whole = self.answers(rows)
-        if self.query.learns_errors:
-            self._state.learned.revise(window.start_us, self._totals(whole))
+        if self.query.learns_errors and window.start_us in self._state.learned.windows:
+            self._learn_revised(window, published, whole)
+        if self.join.gives_alone:
+            return self._whole(replace(self._next_revision(window, known, reason, whole, now_us), kept=rows))
+        kept = partials.select_matching(rows, changed.select(list(self.query.fragment.key_names)))
         answers = whole if self.query.whole_windows else changed_answers(self.join, rows, kept, whole)
         return replace(self._next_revision(window, known, reason, answers, now_us), kept=kept)
+
+    def _learn_closed(self, window: Window, answers: pa.Table) -> None:
+        sizes = sizes_of_answers(self.query.answers.aggregates, answers) if self.join.gives_alone else None
+        self._state.learned.close(window.start_us, self._totals(answers), sizes)
+
+    def _learn_revised(self, window: Window, published: pa.Table, answers: pa.Table) -> None:
+        """Note what a window has now; where rows may be taken back, what was published of it is answered again."""
+        totals = self._totals(answers)
+        if not self.join.gives_alone:
+            self._state.learned.revise(window.start_us, totals)
+            return
+        changes = changes_of_answers(self.query.answers, self.answers(published), answers)
+        self._state.learned.change(window.start_us, totals, changes)
 
     def _whole(self, revision: Publish) -> Publish:
         """Let a revision of an outer join replace what was published of its window before."""

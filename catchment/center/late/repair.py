@@ -240,11 +240,12 @@ class LateRepair:
     ) -> Publish:
         window = self.query.window_at(start_us)
         changed = self._open.combine([late.partials])
-        rows = self._open.combine([self._publisher.fit_recalled(published), changed])
+        published = self._publisher.fit_recalled(published)
+        rows = self._open.combine([published, changed])
         known = self._closer.find_closed(start_us, now_us)
         self._closer.assess(window, known, marks)
         told = f"late: {late.records} records{_in_rows(changed)}; {reason}"
-        return self._publisher.revise(window, known, told, rows, changed, now_us)
+        return self._publisher.revise(window, known, told, rows, published, changed, now_us)
 
     def _replace(self, late: LatePartials, start_us: int, reason: str, marks: SiteMarks, now_us: int) -> Publish:
         """Publish what a window holds that was computed again; or that its former answer stands, if it was better."""

@@ -31,6 +31,8 @@ from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import ViewScan
 from catchment.shedding.terms import scale_values
 
+# Laws by which an error is relative to the value.
+_OF_VALUES = (BoundLaw.COUNT, BoundLaw.SUM, BoundLaw.TWO_SIDED, BoundLaw.AVG, BoundLaw.DISTINCT)
 DELTA = 0.05  # the chance that an answer misses its bound, where a query says nothing
 
 
@@ -50,7 +52,7 @@ def column_laws(plan: QueryPlan) -> tuple[ColumnLaw, ...]:
 
     A column that is computed from aggregates is exact if they are. What pairs late records make, or rows of `explode`,
     is learned for counts and sums, and not known of others: those are bounded only when nothing is missing. So are the
-    columns of a view of a view.
+    columns of a view of a view. Late records raise and lower the counts and sums of an outer join.
     """
     aggregates = {a.name: a for a in plan.answer.aggregates}
     copied = {k.name for k in plan.answer.keys} | {"window_start", "window_end"}
@@ -65,6 +67,8 @@ def column_laws(plan: QueryPlan) -> tuple[ColumnLaw, ...]:
             laws.append(ColumnLaw(column.name, BoundLaw.UNBOUNDED, sketch=sketches))
         elif is_indirect(plan) and aggregate.exact and law_of(aggregate) not in (BoundLaw.COUNT, BoundLaw.SUM):
             laws.append(ColumnLaw(column.name, BoundLaw.UNBOUNDED, aggregate.name))
+        elif plan.join is not None and plan.join.gives_alone and aggregate.exact:
+            laws.append(ColumnLaw(column.name, BoundLaw.TWO_SIDED, aggregate.name))
         else:
             laws.append(law_of_aggregate(column.name, aggregate))
     return tuple(laws)
@@ -241,7 +245,7 @@ class ResultBounds:
         n = lowered.num_rows
         if late.records == 0.0:
             return np.zeros(n)
-        if law.law is BoundLaw.COUNT:
+        if law.law in (BoundLaw.COUNT, BoundLaw.TWO_SIDED):
             return np.full(n, _or_infinite(late.of(law.aggregate or "").amount))
         if law.law is BoundLaw.SUM:
             return self._missing_of_values(law, revision, late, lowered)
@@ -288,9 +292,7 @@ class ResultBounds:
         if law.law is BoundLaw.UNBOUNDED:
             return 0.0 if late.records == 0.0 else np.inf
         if self.is_indirect:
-            is_learned = law.law in (BoundLaw.COUNT, BoundLaw.SUM)
-            learned = _ratio(late.of(law.aggregate or "").error) if is_learned else np.inf
-            return 0.0 if late.records == 0.0 else learned
+            return 0.0 if late.records == 0.0 else _learned_of_window(law, late)
         if law.law is BoundLaw.DISTINCT:
             return np.inf  # relative to how many distinct values there are, which the window does not tell
         if law.law is BoundLaw.SUM:
@@ -299,6 +301,16 @@ class ResultBounds:
             return _or_infinite(late.of(law.aggregate or "").error)
         share = float(_missing_share(late, np.array([late.received]))[0])
         return _ratio(share) if law.law is BoundLaw.COUNT else law.factor * share
+
+
+def _learned_of_window(law: ColumnLaw, late: Lateness) -> float:
+    """Return what may be missing of pairs, or of rows of `explode`, of a window whose value counts as 1."""
+    error = late.of(law.aggregate or "").error
+    if law.law in (BoundLaw.COUNT, BoundLaw.SUM):
+        return _ratio(error)
+    if law.law is BoundLaw.TWO_SIDED and error is not None:
+        return error / (1.0 + error)  # the error m / (v - m) of a value v that may be off by m
+    return np.inf
 
 
 def _is_awaited(revision: Publish) -> bool:
@@ -317,7 +329,7 @@ def _any_sampled(sampled: Mapping[str, Floats], n: int) -> Floats | None:
 
 def _sizes(law: ColumnLaw, lowered: pa.Table) -> Floats:
     """Return the values that relative errors are relative to; 1 where an error is one of rank or share."""
-    if law.aggregate is None or law.law not in (BoundLaw.COUNT, BoundLaw.SUM, BoundLaw.AVG, BoundLaw.DISTINCT):
+    if law.aggregate is None or law.law not in _OF_VALUES:
         return np.ones(lowered.num_rows)
     values = partials.one_array(lowered[law.aggregate]).cast(pa.float64(), safe=False)
     return np.nan_to_num(floats_of(values), nan=0.0)

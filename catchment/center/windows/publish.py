@@ -56,14 +56,22 @@ class WindowPublisher:
     def publish(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
         """Publish all rows of a window that closes."""
         answers = self.answers(rows)
-        if self.query.learns_errors and known.awaited and not known.absent_sites and not is_parts(answers):
-            self._state.learned.close(window.start_us, self._totals(answers))
+        is_early = known.awaited and not known.absent_sites and window.start_us not in self._state.renewed
+        if self.query.learns_errors and is_early and not is_parts(answers):
+            self._learn_closed(window, answers)
         return self._next_revision(window, known, reason, answers, now_us)
 
     def revise(
-        self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, changed: pa.Table, now_us: int
+        self,
+        window: Window,
+        known: ClosedWindow,
+        reason: str,
+        rows: pa.Table,
+        published: pa.Table,
+        changed: pa.Table,
+        now_us: int,
     ) -> Publish:
-        """Publish recalled rows of a window into which the changed ones were merged."""
+        """Publish rows of a window: those that were published, into which the changed ones were merged."""
         assert count_rows(rows) >= count_rows(changed), "a repair publishes every row that late partials touch"
         if self.query.learns_errors and not is_parts(changed):
             self._state.learned.add(window.start_us, self._totals(changed))
@@ -109,6 +117,10 @@ class WindowPublisher:
     def _next_revision(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
         known.revision += 1
         return self._revision(window, known, reason + self._shed_reason(window), rows, now_us)
+
+    def _learn_closed(self, window: Window, answers: pa.Table) -> None:
+        """Remember what a window had when it closed."""
+        self._state.learned.close(window.start_us, self._totals(answers))
 
     def _totals(self, answers: pa.Table) -> Totals:
         return totals_of_answers(self.query.answers.aggregates, answers)

@@ -46,14 +46,10 @@ def plan_joined(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
         planned.group_by(expression, keys[render(expression)])
     planned.compare_keys()
     finish = read_finish(view, grouping, keys, planned.aggregates)
-    join = planned.node(grouping.window)
-    if planned.gives_alone:
-        check_options(view, "has an outer join of streams", TAKES_BACK)
-    return QueryPlan(Sink(finish(join), view.name, catalog.answering_site(view), view.options))
+    return QueryPlan(Sink(finish(planned.node(grouping.window)), view.name, catalog.answering_site(view), view.options))
 
 
 NOT_SAMPLED = "a record that is not sampled may be in any number of {}, which samplers of records cannot bound; "
-TAKES_BACK = "a late record may take a row back that had no partner until then, so that nothing bounds what is late; "
 
 
 def check_options(view: View, what: str, why: str = "", may_have_contract: bool = False) -> None:
@@ -212,11 +208,6 @@ class PlannedJoin:
             parts={LEFT: self.left.aggregates, RIGHT: self.right.aggregates},
             preserved=self.conditions.preserved,
         )
-
-    @property
-    def gives_alone(self) -> bool:
-        """Whether records without a partner are rows, of this join or of one within it."""
-        return bool(self.conditions.preserved) or (isinstance(self.left, PlannedJoin) and self.left.gives_alone)
 
     @property
     def _scope(self) -> Scope:

@@ -326,10 +326,10 @@ class _Writer:
         )
         chance = random.Random(inner)
         kind = chance.choice(("", "LEFT ", "RIGHT ", "FULL "))
-        if kind == "" and self._has(Feature.CONTRACT) and chance.random() < PROMISED_SHARE:
+        if self._has(Feature.CONTRACT) and chance.random() < PROMISED_SHARE:
             inner = _with_option(inner, INDIRECT_PROMISE)
         if chance.random() < THIRD_SHARE:
-            third = chance.choice(("", "LEFT " if "max_error" not in inner else ""))
+            third = chance.choice(("", "LEFT "))
             inner = inner.replace(
                 " GROUP BY ", f" {third}JOIN hits c ON b.user = c.user AND a.page = c.page GROUP BY ", 1
             )

@@ -176,10 +176,14 @@ def _statements(store: MemoryStore, plan: QueryPlan, truth: Truth) -> Iterator[t
     terms = terms_in(plan.fragment.aggregates)
     places = {name: i for i, name in enumerate(a.name for a in plan.fragment.aggregates if a not in terms)}
     columns = {c.name: places[c.source] for c in plan.columns if c.source in places}
+    takes_back = plan.join is not None and plan.join.gives_alone
+    nothing = (0,) * len(places)
     starts_us = rows["window_start"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
     keys = [column.to_pylist() for column in key_columns(rows).values()]
     for number, row in enumerate(rows.to_pylist()):
         right = truth.get(starts_us[number], {}).get(tuple(key[number] for key in keys))
+        if right is None and takes_back:
+            right = nothing  # a row that a late partner takes back is off by all that it has
         if right is None or row["retracted"]:
             continue
         for column, place in columns.items():
