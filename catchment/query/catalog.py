@@ -167,7 +167,15 @@ class Catalog:
 
     def _check_feed_reads(self, view: FeedView) -> None:
         for table in view.tables:
-            if not isinstance(self.find(table.name), DeviceStream | Table | FeedView | View):
+            found = self.find(table.name)
+            if isinstance(found, View) and found.name not in self.feed_views:
+                raise view.text.error(
+                    f"feed view {view.name!r} reads the materialized view {found.name!r}, whose answers are no stream",
+                    table,
+                    hint="declare one: CREATE STREAM name (columns) WITH (born = 'cloud', "
+                    f"view = {found.name!r}), and read that",
+                )
+            if not isinstance(found, DeviceStream | Table | FeedView | View):
                 raise view.text.error(
                     f"feed view {view.name!r} reads {table.name!r}, which is no stream of devices, table or view",
                     table,

@@ -68,13 +68,14 @@ class ViewChanges:
         life = str(windows.metadata().id)
         if place is not None and (place.life != life or not self._has(windows, place)):
             place = None
-        fresh = _after(windows, place).slice(0, MAX_ENTRIES)
+        reached = None if place is None else (place.entry, place.step)
+        fresh = entries_after(windows, reached).slice(0, MAX_ENTRIES)
         if not fresh.num_rows:
             return None
         last = fresh.slice(fresh.num_rows - 1).to_pylist()[0]
         end = Place(life, last["entry"], last["step"])
         touched = pc.unique(fresh["window_start"].combine_chunks())
-        log = _of_windows(windows, touched).sort_by([("entry", "ascending"), ("step", "ascending")])
+        log = of_windows(windows, touched).sort_by([("entry", "ascending"), ("step", "ascending")])
         rows = self._revisions(touched)
         if rows is None:  # windows without a row
             rows = pa.table({OPERATION: pa.array([], pa.string())})
@@ -102,7 +103,7 @@ class ViewChanges:
         table = open_table(self._results_path)
         if table is None:
             return None
-        rows = _of_windows(table, touched)
+        rows = of_windows(table, touched)
         for key, values in key_columns(rows).items():
             name = self._keys.get(key, "")  # a row whose answer could not be finished has no columns of the view
             if name in rows.column_names:
@@ -151,18 +152,18 @@ class ViewChanges:
         return pa.Table.from_pylist(changes, pa.schema([*shown, pa.field(OPERATION, pa.string())]))
 
 
-def _after(windows: DeltaTable, place: Place | None) -> pa.Table:
-    """Return the entries of the log after a place, oldest first."""
+def entries_after(windows: DeltaTable, reached: tuple[int, int] | None) -> pa.Table:
+    """Return the entries of a log of windows after an entry and step, oldest first."""
     later = None
-    if place is not None:
-        later = (pc.field("entry") > place.entry) | (
-            (pc.field("entry") == place.entry) & (pc.field("step") > place.step)
-        )
+    if reached is not None:
+        entry, step = reached
+        later = (pc.field("entry") > entry) | ((pc.field("entry") == entry) & (pc.field("step") > step))
     found = dataset_of(windows).to_table(filter=later)
     return found.sort_by([("entry", "ascending"), ("step", "ascending")])
 
 
-def _of_windows(table: DeltaTable, starts: pa.Array) -> pa.Table:
+def of_windows(table: DeltaTable, starts: pa.Array) -> pa.Table:
+    """Return what a table has of the windows that begin at these instants."""
     return dataset_of(table).to_table(filter=pc.field("window_start").isin(starts))
 
 

@@ -229,6 +229,14 @@ class Cloud(CloudControl):
                 told += self.plane.publish(f"{kind}@{part}", now_us, values)
         return told
 
+    def reads(self, stream: str, row: tuple[Any, ...]) -> bool:
+        """Return whether a record of a stream of the cloud would become an event that some view reads."""
+        declared = self.graph.program.streams[stream]
+        if declared.device is not None and row[declared.column_names.index(declared.device)] is None:
+            return False
+        part = declared.part_of(row)
+        return any(f"{kind}@{part}" in self.graph.feeds for kind, _ in self.compiled.feeds_of(stream, row))
+
     def take(self) -> Iterable[Deliver]:
         """Return nothing: all answers were given at once."""
         return ()

@@ -125,6 +125,30 @@ class RecordsPublished:
 
 @stored()
 @dataclass(frozen=True, slots=True)
+class AnswerPlace:
+    """How far the answers of a view have become records: an entry of the log of its windows, and rows behind it.
+
+    `life` tells apart logs of views that had one name one after the other.
+    """
+
+    life: str
+    entry: int
+    step: int
+    rows: int  # of the entry that follows
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class AnswersTaken:
+    """Answers of a view became records of a stream, which has all of them up to this place."""
+
+    stream: str
+    place: AnswerPlace
+    rows: list[tuple[Any, ...]]
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
 class MessagesTaken:
     """The broker has taken every message below this number."""
 
@@ -140,6 +164,7 @@ CloudEvent = (
     | ViewsDeployed
     | ProgramChanged
     | RecordsPublished
+    | AnswersTaken
     | MessagesTaken
 )
 
@@ -165,7 +190,7 @@ class KeepNotice:
 CloudAction = SendDown | KeepNotice
 
 
-@stored(version=2, migrations={1: dict})  # version 2 has deliveries and program
+@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has deliveries and program, 3 has answers
 @dataclass(frozen=True)
 class CloudCoreState:
     """The state of a cloud between two entries."""
@@ -180,6 +205,7 @@ class CloudCoreState:
     kept: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)  # the newest notices of tables
     deliveries: list[str] = field(default_factory=list)  # the newest of published records
     program: StoredProgram | None = None  # states of earlier releases have none: theirs never changed
+    answers: dict[str, AnswerPlace] = field(default_factory=dict)  # by stream
 
 
 @dataclass
@@ -203,6 +229,7 @@ class CloudCore:
         self.dropped = 0  # data that left the outbox at its bound; the device sees the gap
         self.kept = RecentlySeen(MAX_KEPT)  # notices of tables; two hosts may find one match while its view moves
         self.deliveries: dict[str, None] = {}  # of published records; one that comes again after a crash is known
+        self.answers: dict[str, AnswerPlace] = {}  # how far each stream has the answers of its view
         self.collected = _collected(cloud.graph.program)
 
     # ---- the core
@@ -226,6 +253,9 @@ class CloudCore:
                 return self._send(controller.update(self._newer_graph(event), event.hosts), now_us)
             case RecordsPublished(delivery, stream, rows):
                 return self._publish_records(delivery, stream, rows, now_us)
+            case AnswersTaken(stream, place, rows):
+                self.answers[stream] = place
+                return self._publish_rows(stream, rows, now_us)
             case ProgramChanged(program):
                 self.follow_program(load_program(program, self.cloud.graph.program.functions))
                 return ()
@@ -252,6 +282,7 @@ class CloudCore:
         """Take another program; devices are told when they need it."""
         self.cloud.follow_program(program)
         self.collected = _collected(program)
+        self.answers = {stream: place for stream, place in self.answers.items() if stream in program.streams}
 
     def _publish_records(
         self, delivery: str, stream: str, rows: Sequence[tuple[Any, ...]], now_us: int
@@ -261,6 +292,9 @@ class CloudCore:
         self.deliveries[delivery] = None
         if len(self.deliveries) > MAX_DELIVERIES:
             del self.deliveries[next(iter(self.deliveries))]
+        return self._publish_rows(stream, rows, now_us)
+
+    def _publish_rows(self, stream: str, rows: Sequence[tuple[Any, ...]], now_us: int) -> list[CloudAction]:
         return [action for row in rows for action in self._send(self.cloud.publish(stream, row, now_us), now_us)]
 
     def _newer_graph(self, change: ViewsChanged) -> ViewGraph:
@@ -346,6 +380,7 @@ class CloudCore:
             list(self.kept.identities()),
             list(self.deliveries),
             store_program(self.cloud.graph.program),
+            dict(self.answers),
         )
 
     def restore(self, state: CloudCoreState) -> None:
@@ -362,6 +397,7 @@ class CloudCore:
         self.next_number = state.next_number
         self.dropped = state.dropped
         self.deliveries.update(dict.fromkeys(state.deliveries))
+        self.answers.update(state.answers)
         for identity in state.kept:
             self.kept.first_time(identity)
 

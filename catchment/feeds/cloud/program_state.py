@@ -14,8 +14,10 @@ from catchment.feeds.language.statements import Declared
 from catchment.feeds.language.template import FeedInput, FeedOutput, FeedProgram, FeedTemplate, KnownFeed, TableUse
 from catchment.storage.codec import stored
 
-for _kind in (Declared, FeedInput, FeedOutput, FeedTemplate, KnownFeed, TableUse, WindowForm):
-    stored()(_kind)  # devices have no codec, so it is not named where these are defined
+# Devices have no codec, so it is not named where these are defined.
+for _kind in (FeedInput, FeedOutput, FeedTemplate, KnownFeed, TableUse, WindowForm):
+    stored()(_kind)
+stored(version=2, migrations={1: dict})(Declared)  # version 2 has view and rows
 
 
 @stored()

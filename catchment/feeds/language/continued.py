@@ -24,7 +24,7 @@ def can_continue(older: FeedProgram, newer: FeedProgram) -> bool:
 
 def _columns_of(program: FeedProgram, stream: str) -> tuple[object, ...]:
     declared = program.streams[stream]
-    return (declared.columns, declared.device, declared.born_at_cloud)
+    return (declared.columns, declared.device, declared.born_at_cloud, declared.view, declared.rows)
 
 
 def continue_program(older: FeedProgram, newer: FeedProgram) -> FeedProgram:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -19,6 +20,7 @@ from catchment.feeds.language.statements import (
 )
 from catchment.feeds.language.submitted import SubmittedView, submitted_statements
 from catchment.feeds.language.template import FeedProgram
+from catchment.feeds.language.view_answers import with_answers
 from catchment.query.catalog import Catalog
 from catchment.query.sql.connectors import FilesConnector
 from catchment.query.sql.feed_statements import DeviceStream, FeedView
@@ -34,11 +36,12 @@ def program_of(
     Submitted views are computed beside them, and have no table.
     """
     _refuse_other_types(catalog, functions)
+    of_devices = with_answers(catalog)
     read = {table.name.lower() for view in catalog.feed_views.values() for table in view.tables}
     read |= _tables_in(submitted)
     tables = [table for table in catalog.tables.values() if table.name.lower() in read]
     declared: list[DeviceStream | Table | FeedView] = [
-        *catalog.device_streams.values(),
+        *of_devices,
         *tables,
         *catalog.feed_views.values(),
     ]
@@ -64,7 +67,8 @@ def _statement(item: DeviceStream | Table | FeedView) -> Statement:
     if isinstance(item, Table):
         return Declared(item.name.lower(), columns, item.where, file=_csv_file(item))
     device = None if item.device is None else item.device.lower()
-    return Declared(item.name.lower(), columns, item.where, device, item.rate, born_at_cloud=item.born_at_cloud)
+    made = Declared(item.name.lower(), columns, item.where, device, item.rate, born_at_cloud=item.born_at_cloud)
+    return made if item.view is None else replace(made, view=item.view, rows=item.rows)
 
 
 def _type_of(relation: DeclaredRelation, name: str) -> str:

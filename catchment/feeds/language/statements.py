@@ -24,7 +24,7 @@ from catchment.errors import FeedError, QueryError
 from catchment.feeds.language.lifetimes import Lifetimes, lifetimes
 from catchment.project import option_kinds as kinds
 from catchment.project.options import Option, read_options
-from catchment.query.sql.feed_statements import FeedView
+from catchment.query.sql.feed_statements import EXACT_ROWS, FeedView
 from catchment.query.sql.parse import read_feed_view
 from catchment.query.sql.tokens import Cursor, SqlText
 from catchment.query.sql.tokens import read_statements as read_cursors
@@ -63,6 +63,8 @@ class Declared:
     file: str | None = None  # where the rows of a table are, in the folder of the project
     has_file: bool = True  # else its rows come with a submitted view
     born_at_cloud: bool = False  # a stream whose events are published at the cloud
+    view: str | None = None  # the materialized view whose answers are the records of a stream of the cloud
+    rows: str = EXACT_ROWS  # which of these answers
 
     def __post_init__(self) -> None:
         names = self.column_names

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from catchment.errors import ConfigError, FeedError
+from catchment.feeds.language.view_answers import shown_keys_of
 from catchment.feeds.project import FeedProject, open_project, read_broker
+from catchment.feeds.runs.answer_rows import ViewAnswers
 from catchment.feeds.runs.durable_cloud import DurableCloud
 from catchment.feeds.runs.durable_links import DurableLinks
 from catchment.feeds.runs.notice_tables import LandedNotices
@@ -54,6 +56,7 @@ class FeedCloudRole:
             view: LandingFolder(project.landing_folder(project.center, stream.name), "json", 10**9, MAX_KEYS)
             for view, stream in streams.items()
         }
+        self.keys = shown_keys_of(catalog)
         self._closing = ExitStack()
         self._stop = threading.Event()
         self._failure: BaseException | None = None
@@ -77,13 +80,15 @@ class FeedCloudRole:
             )
         tables = LandedNotices(self.feeds.program, self.folders)
         state = self.project.state_folder / STATE_FOLDER
-        self.cloud = open_durable_cloud(self.workload, state, "ours", self.clock, tables)
+        answers = ViewAnswers(self.project.state_folder, self.keys)
+        self.cloud = open_durable_cloud(self.workload, state, "ours", self.clock, tables, answers)
         self._closing.callback(self.cloud.close)
         self.registrar = open_registrar(self.project.folder, state, self.workload, self.cloud, self.said.append)
         if self.once:
             self._play_once(self.cloud, self.registrar)
             self._closing.close()
             return
+        self.cloud.take_answers()  # before sites begin: a new stream of answers has the first ones too
         links = self._open_links(self.cloud)
         self._thread = threading.Thread(target=self._serve, args=(links,), name="feeds", daemon=True)
         self._thread.start()

@@ -15,12 +15,15 @@ import secrets
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 from catchment.errors import StorageError, WireError
 from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.cloud_state import pack_view
 from catchment.feeds.cloud.controller import FeedController
 from catchment.feeds.cloud.core import (
+    AnswerPlace,
+    AnswersTaken,
     CloudAction,
     CloudCore,
     CloudEvent,
@@ -42,6 +45,7 @@ from catchment.feeds.cloud.routes import Hosts
 from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.language.continued import can_continue
 from catchment.feeds.language.reference import ReferenceData
+from catchment.feeds.language.statements import Declared
 from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.language.view_graph import RejectJoined, ViewGraph
 from catchment.feeds.protocol.codec import decode, encode
@@ -66,6 +70,23 @@ _HELLO = re.compile(rb'\s*\[\s*[0-9]+\s*,\s*"h"')
 Arrived = tuple[str, bytes]  # a device and what it sent
 
 
+class AnswerRecords(Protocol):
+    """Records that follow from the answers of a view, and the place that is reached with them."""
+
+    @property
+    def place(self) -> AnswerPlace: ...
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]: ...
+
+
+class AnswerSource(Protocol):
+    """Where the answers of materialized views are read."""
+
+    def since(self, stream: Declared, place: AnswerPlace | None) -> Iterable[AnswerRecords]:
+        """Return the records of a stream after a place."""
+
+
 class _CloudHost(Host[CloudEvent, CloudAction]):
     """A host whose snapshots cost no more than what was journalled since the last one."""
 
@@ -79,11 +100,18 @@ class DurableCloud:
     """A cloud in this process with its state in a folder."""
 
     def __init__(
-        self, cloud: Cloud, router: Router, folder: Path, clock: Clock, tables: NoticeTables | None = None
+        self,
+        cloud: Cloud,
+        router: Router,
+        folder: Path,
+        clock: Clock,
+        tables: NoticeTables | None = None,
+        answers: AnswerSource | None = None,
     ) -> None:
         self.cloud = cloud
         self.clock = clock
         self.tables = tables or NoTables()
+        self.answers = answers
         make_folder(folder)
         lock_folder(folder, self)
         self.wanted = cloud.graph.program  # what it is to compute; what it does compute is in the journal
@@ -144,6 +172,15 @@ class DurableCloud:
         for delivery in list(self.published.waiting(self.graph.program)):
             self._submit("records", RecordsPublished(delivery.path.name, delivery.stream, delivery.rows))
             remove_file(delivery.path)
+
+    def take_answers(self) -> None:
+        """Take what views have published since the last time, for the streams that have their answers as records."""
+        if self.answers is None or not self.tables.has_room:
+            return
+        for stream in [s for s in self.graph.program.streams.values() if s.view is not None]:
+            for batch in self.answers.since(stream, self.core.answers.get(stream.name)):
+                read = [row for row in batch.rows if self.cloud.reads(stream.name, row)]
+                self._submit("answers", AnswersTaken(stream.name, batch.place, read))
 
     def publish_recorded(self, record: DeviceRecord) -> None:
         """Publish a record of a recording that is played in this process: nobody delivers it again."""

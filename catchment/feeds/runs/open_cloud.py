@@ -17,7 +17,7 @@ from catchment.feeds.device.spool import spool_for
 from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.project import open_project, read_device_settings
-from catchment.feeds.runs.durable_cloud import DurableCloud
+from catchment.feeds.runs.durable_cloud import AnswerSource, DurableCloud
 from catchment.feeds.runs.notice_tables import NoticeTables
 from catchment.feeds.runs.reference_tables import MadeReference, ReferenceSource, ReferenceTables
 from catchment.feeds.runs.registrar import Registrar
@@ -30,14 +30,25 @@ _FILE_NAME = re.compile(r"[^/\\\x00.][^/\\\x00]{0,63}")  # a device's name as pa
 
 
 def open_durable_cloud(
-    workload: Workload, state: Path, strategy: str, clock: Clock, tables: NoticeTables | None = None
+    workload: Workload,
+    state: Path,
+    strategy: str,
+    clock: Clock,
+    tables: NoticeTables | None = None,
+    answers: AnswerSource | None = None,
 ) -> DurableCloud:
     """Return a cloud in this process that goes on from the state in a folder; a new one has no views yet."""
+    of_views = [stream for stream in workload.program.streams.values() if stream.view is not None]
+    if of_views and answers is None:
+        raise FeedError(
+            f"the records of {of_views[0].name!r} are the answers of view {of_views[0].view!r}, which nobody computes",
+            hint="serve the devices together with the views: catchment run, or catchment center",
+        )
     limits = workload.retention.cloud
     router = Router(compile_feeds(workload.program), limits, spool_for(limits))
     rule = ReoptimizeRule(workload.costs, strategy=STRATEGIES[strategy], retention=workload.retention)
     cloud = Cloud(ViewGraph(workload.program, {}, {}), router, workload.feed_rates, rule)
-    return DurableCloud(cloud, router, state, clock, tables)
+    return DurableCloud(cloud, router, state, clock, tables, answers)
 
 
 def open_registrar(

@@ -126,6 +126,7 @@ def serve_durable_cloud(
         if second.elapsed_s():
             each_second()
             registrar.follow(time.time_ns() // 1000)
+            cloud.take_answers()
         if period_s := review.elapsed_s():
             cloud.review(period_s)
     exchange(cloud, links, registrar)

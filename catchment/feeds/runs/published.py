@@ -85,6 +85,8 @@ def _born_at_cloud(program: FeedProgram, stream: str, where: str) -> Declared:
         known = [name for name, item in program.streams.items() if item.born_at_cloud]
         hint = f"possible: {', '.join(known)}" if known else "declare one WITH (born = 'cloud')"
         raise FeedError(f"{stream!r} is no stream that is born at the cloud", where=where, hint=hint)
+    if declared.view is not None:
+        raise FeedError(f"the records of {stream!r} are the answers of view {declared.view!r}", where=where)
     return declared
 
 

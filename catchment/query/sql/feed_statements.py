@@ -2,6 +2,7 @@
 
     CREATE STREAM name (column TYPE, ...) WITH (device = 'column' [, rate = 0.2]);
     CREATE STREAM name (column TYPE, ...) WITH (born = 'cloud' [, key = 'column', rate = 0.2]);
+    CREATE STREAM name (column TYPE, ...) WITH (born = 'cloud', view = 'name' [, rows = 'revisions', key = 'column']);
     CREATE FEED VIEW name [WITH (lifetime = '30 seconds', ...)] AS SELECT ...;
 
 What they mean is known to `catchment.feeds.language`, which also reads their options. Here they are names with columns,
@@ -26,6 +27,8 @@ from catchment.query.sql.tokens import SqlText
 
 DEVICE = "device"  # the option by which a stream of devices is known
 BORN = "born"  # the option by which a stream that is born at the cloud of feeds is known
+EXACT_ROWS = "exact"  # the rows of a window are records once: when the window is first exact
+ALL_REVISIONS = "revisions"  # every published revision of a row is a record
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class DeviceStream(DeclaredRelation):
     rate: float | None = None  # records per second of one device, until they are measured
     where: str = field(default="", compare=False)
     born_at_cloud: bool = False
+    view: str | None = None  # the materialized view whose answers are its records
+    rows: str = EXACT_ROWS  # which of these answers
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,7 +54,8 @@ class DeviceStream(DeclaredRelation):
     def to_sql(self) -> str:
         options: dict[str, Any] = {DEVICE: self.device, "rate": self.rate}
         if self.born_at_cloud:
-            options = {BORN: "cloud", "key": self.device, "rate": self.rate}
+            options = {BORN: "cloud", "view": self.view, "key": self.device, "rate": self.rate}
+            options |= {"rows": self.rows} if self.rows != EXACT_ROWS else {}
         return f"CREATE STREAM {quote(self.name)} {write_columns(self)} {write_with(options)}"
 
 

@@ -17,6 +17,7 @@ from catchment.query.sql.connectors import (
     FilesConnector,
     TableConnector,
 )
+from catchment.query.sql.feed_statements import ALL_REVISIONS, EXACT_ROWS
 from catchment.query.sql.sink_connectors import SINK_CONNECTORS, SinkConnector
 from catchment.query.sql.statements import Stream, Table
 from catchment.query.sql.view_options import ViewOptions
@@ -37,6 +38,17 @@ DEVICE_OPTIONS = (
         "key",
         kinds.text("the column that says which part of the stream a record is of"),
         doc="of a stream that is born at the cloud: feed views read the parts that they need",
+    ),
+    Option(
+        "view",
+        kinds.text("the name of a materialized view"),
+        doc="of a stream that is born at the cloud: the materialized view whose answers are its records",
+    ),
+    Option(
+        "rows",
+        kinds.choice(EXACT_ROWS, ALL_REVISIONS),
+        EXACT_ROWS,
+        doc="which answers of the view: `exact`, those of a window once, when it is first exact; `revisions`, all",
     ),
     Option(
         "rate",
@@ -123,7 +135,14 @@ def read_device_options(given: Given, name: str, where: Where) -> dict[str, Any]
             where=where(None),
             hint="WITH (device = 'user'), or WITH (born = 'cloud', key = 'station')",
         )
-    return {"device": read["key"] if at_cloud else read["device"], "rate": read["rate"], "born_at_cloud": at_cloud}
+    if (read["view"] is not None and not at_cloud) or (read["view"] is None and "rows" in given):
+        raise QueryError(
+            f"stream {name!r} has options of the answers of a view, and is none",
+            where=where("view" if read["view"] is not None else "rows"),
+            hint="WITH (born = 'cloud', view = 'busy', rows = 'revisions')",
+        )
+    device = read["key"] if at_cloud else read["device"]
+    return {"device": device, "born_at_cloud": at_cloud} | {name: read[name] for name in ("rate", "view", "rows")}
 
 
 def read_table_options(given: Given, name: str, where: Where) -> tuple[dict[str, Any], TableConnector]:
