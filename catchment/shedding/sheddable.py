@@ -12,6 +12,7 @@ from catchment.query.fragment import Fragment
 from catchment.query.sql.view_options import ALWAYS
 from catchment.shedding.conditions import column_of
 from catchment.shedding.fragment_stats import SheddableFragment
+from catchment.shedding.terms import law_of_sample
 
 _IsType = Callable[[pa.DataType], bool]
 _NUMBER_TYPES: tuple[_IsType, ...] = (pa.types.is_integer, pa.types.is_floating)  # columns whose values can be large
@@ -62,17 +63,20 @@ def sheddable_fragment(
     """Return a fragment as the planner sees it."""
     terms = terms_in(fragment.aggregates)
     is_bounded = choice.any_aggregate or all(t.bounded for t in terms)
-    spareable = (t for t in terms if t.of in ("sum", "avg") and visible.has(t.argument, _NUMBER_TYPES))
+    is_clustered = any(t.clustered for t in terms)  # then a record has several values, and is in several groups
+    spareable = (
+        t for t in terms if not is_clustered and t.of in ("sum", "avg") and visible.has(t.argument, _NUMBER_TYPES)
+    )
     return SheddableFragment(
         fragment.name,
-        tuple((t.name, t.of if t.bounded else "count") for t in terms),
+        tuple((t.name, str(law_of_sample(t)) if t.bounded else "count") for t in terms),
         min(w.size_us for w in fragment.windows) / 1e6,
         choice.max_error,
         choice.weight,
         fixed=not terms or choice.never or not is_bounded,
         filterable=filterable,
         spareable=tuple((t.name, t.argument or "") for t in spareable),
-        group_key=_group_key(fragment, visible),
+        group_key=None if is_clustered else _group_key(fragment, visible),
     )
 
 

@@ -8,6 +8,9 @@ partials always do, and ten sites that shed differently have one bound.
 The repair of a batch sends the records that were left out, and the same sums with the other sign. `kept` is an integer
 and so returns to exactly 0: where it is 0 the sums are ignored, and the answer is that of the state alone, free of
 their rounding errors.
+
+Where a record becomes several rows they are in a sample together, and everything above is about record totals: what a
+record has in a group is one value, and the terms are made of the squares of these.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from numpy.typing import NDArray
 from catchment.aggregates import Aggregate
 from catchment.aggregates.grouped import floats_of
 from catchment.aggregates.partials import one_array
-from catchment.aggregates.shed_terms import ShedTerms, shed_terms, terms_in
+from catchment.aggregates.shed_terms import RecordTotals, ShedTerms, shed_terms, terms_in
 from catchment.arrays import Floats
 from catchment.quality.laws import BoundLaw
 from catchment.quality.published import BoundTerms
@@ -62,26 +65,38 @@ def negate_terms(partials: pa.Table, aggregates: Sequence[Aggregate]) -> pa.Tabl
 
 
 def scale_answers(
-    partials: pa.Table, aggregate: Aggregate, delta: float, lowest_rate: float | Floats
+    partials: pa.Table,
+    aggregate: Aggregate,
+    delta: float,
+    lowest_rate: float | Floats,
+    terms: ShedTerms | None = None,
 ) -> tuple[pa.Array, Floats]:
     """Return the value of each row, scaled where its records were sampled, and its relative error at 1 - delta.
 
     An error is infinite where there is no bound. `lowest_rate` is the lowest rate at which any site sampled the window,
     or each row of it: a row that lost all its records at a site does not show that.
     """
-    values, sampled = scale_values(partials, aggregate, lowest_rate)
-    law = BoundLaw(aggregate.function) if shed_terms(aggregate).bounded else BoundLaw.UNBOUNDED
-    terms = BoundTerms(law, _doubles(values), np.zeros(len(values)), sampled=sampled)
-    return values, terms.errors(delta)
+    terms = terms or shed_terms(aggregate)
+    values, sampled = scale_values(partials, aggregate, lowest_rate, terms)
+    made = BoundTerms(law_of_sample(terms), _doubles(values), np.zeros(len(values)), sampled=sampled)
+    return values, made.errors(delta)
 
 
-def scale_values(partials: pa.Table, aggregate: Aggregate, lowest_rate: float | Floats) -> tuple[pa.Array, Floats]:
+def law_of_sample(terms: ShedTerms) -> BoundLaw:
+    """Return the law that bounds a sampled aggregate: how many rows a record has is a value, as that of a sum is."""
+    if not terms.bounded:
+        return BoundLaw.UNBOUNDED
+    return BoundLaw.SUM if terms.clustered and terms.of == "count" else BoundLaw(terms.of)
+
+
+def scale_values(
+    partials: pa.Table, aggregate: Aggregate, lowest_rate: float | Floats, terms: ShedTerms
+) -> tuple[pa.Array, Floats]:
     """Return the value of each row, scaled where its records were sampled, and the terms of its bound.
 
     The terms are those of `catchment.quality.sample_bounds.sample_widths`; they are NaN for rows that lost no record,
     and infinite for rows of which nothing can be said.
     """
-    terms = shed_terms(aggregate)
     states = [one_array(partials[s.name]) for s in aggregate.states]
     plain = aggregate.lower(states)
     # It is negative where the repair is in and what it repairs is still on its way.
@@ -92,7 +107,7 @@ def scale_values(partials: pa.Table, aggregate: Aggregate, lowest_rate: float | 
         return plain, np.where(touched, np.inf, np.nan)[:, np.newaxis]
     sums = [np.where(kept, floats_of(one_array(partials[s.name])), 0.0) for s in terms.sums]
     values, found = _scale(aggregate, states, sums, lowest)
-    if aggregate.function != "count":
+    if law_of_sample(terms) is not BoundLaw.COUNT:
         found[touched & ~kept] = np.inf  # no sampled record shows what the lost ones may have been worth
     found[~touched] = np.nan
     return _to_answer_type(values, plain, kept), found
@@ -100,10 +115,13 @@ def scale_values(partials: pa.Table, aggregate: Aggregate, lowest_rate: float | 
 
 def _sums(partials: pa.Table, terms: ShedTerms, rate: float | Floats) -> list[Floats]:
     moments = terms.moments
-    if moments is None:
-        return []
     more = 1.0 / rate - 1.0
     g = subgaussian_factor(rate) / rate
+    if terms.totals is not None:
+        _, c, x, cc, cx, xx = _totals(partials, terms.totals)
+        return [more * c, g * cc] if terms.of == "count" else [more * c, more * x, g * cc, g * cx, g * xx]
+    if moments is None:
+        return []
     v = variance_factor(rate) / rate
     states = [floats_of(one_array(partials[s.name])) for s in moments.states]
     if terms.of == "count":
@@ -114,13 +132,32 @@ def _sums(partials: pa.Table, terms: ShedTerms, rate: float | Floats) -> list[Fl
     return [more * n, more * total, g * n, g * total, g * (m2 + total * mean)]
 
 
+def _totals(partials: pa.Table, totals: RecordTotals) -> list[Floats]:
+    return [floats_of(one_array(partials[column])) for column in totals.columns]
+
+
+def record_moments(partials: pa.Table, terms: ShedTerms) -> list[Floats]:
+    """Return number, mean and sum of squared deviations of what a record adds to an answer, from record totals.
+
+    That is its rows for a COUNT and its sum for a SUM. An AVG m is off by what x - m c sums up to, relative to the x.
+    """
+    assert terms.totals is not None
+    n, c, x, cc, cx, xx = _totals(partials, terms.totals)
+    total, squares = (c, cc) if terms.of == "count" else (x, xx)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(n > 0.0, total / n, 0.0)
+        ratio = np.where(c > 0.0, x / c, 0.0)
+    around = xx - 2.0 * ratio * cx + ratio**2 * cc if terms.of == "avg" else squares - total * mean
+    return [n, mean, np.maximum(around, 0.0)]
+
+
 def _scale(
     aggregate: Aggregate, states: Sequence[pa.Array], sums: Sequence[Floats], lowest: Floats
 ) -> tuple[Floats, Floats]:
     """Return values and the terms of their bounds."""
     if aggregate.function == "count":
-        more, g, v = (np.maximum(s, 0.0) for s in sums)
-        return floats_of(states[0]) + more, np.column_stack([g, v, lowest])
+        more, g, *v = (np.maximum(s, 0.0) for s in sums)
+        return floats_of(states[0]) + more, np.column_stack([g, *v, lowest] if v else [g])
     more, more_x, g, g_x, g_xx = sums
     g = np.maximum(g, 0.0)  # a repair may leave rounding errors
     g_xx = np.maximum(g_xx, 0.0)

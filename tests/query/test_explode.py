@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from catchment.aggregates.shed_terms import terms_in
 from catchment.errors import QueryError
+from catchment.optimizer.sharing.demand import query_of_plan
+from catchment.optimizer.sharing.derive import is_derivable
 from catchment.project.config import Project
 from catchment.project.sections import Link, Site
 from catchment.query.catalog import Catalog
+from catchment.query.explain import explain
 from catchment.query.fragment import count_records
 from catchment.query.plan import QueryPlan
 from catchment.query.planning.build import plan_view
@@ -25,10 +29,17 @@ CREATE MATERIALIZED VIEW v AS {select};
 BY_TAG = "GROUP BY window(ts, '1 minute'), tag"
 
 
-def plan(select: str) -> QueryPlan:
+def declare(select: str, declared: str = DECLARED) -> Catalog:
+    return Catalog(project()).add(*parse_sql(declared.replace("{select}", select)))
+
+
+def project() -> Project:
     sites = {"us": Site("us"), "center": Site("center")}
-    project = Project("explode", Path(), "center", sites, {("us", "center"): Link("us", "center")})
-    catalog = Catalog(project).add(*parse_sql(DECLARED.replace("{select}", select)))
+    return Project("explode", Path(), "center", sites, {("us", "center"): Link("us", "center")})
+
+
+def plan(select: str, declared: str = DECLARED) -> QueryPlan:
+    catalog = declare(select, declared)
     view = catalog.views["v"]
     assert parse_sql(view.to_sql())[0] == view
     return plan_view(view, catalog)
@@ -115,12 +126,40 @@ def test_what_cannot_be_planned_is_refused_with_a_hint(select: str, told: str) -
     assert caught.value.hint
 
 
-def test_sampling_of_exploded_records_is_refused() -> None:
-    text = DECLARED.replace("VIEW v AS", "VIEW v WITH (shed = 'any') AS").replace(
-        "{select}", f"SELECT window.start, tag, count(*) AS c FROM s LATERAL VIEW explode(tags) t AS tag {BY_TAG}"
-    )
-    sites = {"us": Site("us"), "center": Site("center")}
-    project = Project("explode", Path(), "center", sites, {("us", "center"): Link("us", "center")})
-    catalog = Catalog(project).add(*parse_sql(text))
-    with pytest.raises(QueryError, match="makes several rows of a record"):
-        plan_view(catalog.views["v"], catalog)
+def test_a_sample_without_bounds_is_refused() -> None:
+    text = DECLARED.replace("VIEW v AS", "VIEW v WITH (shed = 'any') AS")
+    with pytest.raises(QueryError, match="makes several rows of a record") as caught:
+        plan(f"SELECT window.start, tag, count(*) AS c FROM s LATERAL VIEW explode(tags) t AS tag {BY_TAG}", text)
+    assert "sampled if all its aggregates are count, sum or avg" in (caught.value.hint or "")
+
+
+SHED = DECLARED.replace("path = 'data'", "path = 'data', shed = true")
+
+
+@pytest.mark.parametrize(
+    ("calls", "is_sampled"),
+    [
+        ("count(*) AS c, sum(x) AS x, avg(x) AS m", True),
+        ("count(x) FILTER (WHERE k > 'a') AS c", True),
+        ("count(*) AS c, max(x) AS x", False),
+        ("approx_count_distinct(k) AS k", False),
+    ],
+)
+def test_records_with_several_rows_are_sampled_where_only_totals_are_asked_for(calls: str, is_sampled: bool) -> None:
+    planned = plan(f"SELECT window.start, tag, {calls} FROM s LATERAL VIEW explode(tags) t AS tag {BY_TAG}", SHED)
+    terms = terms_in(planned.fragment.aggregates)
+    assert bool(terms) == is_sampled
+    assert all(t.clustered for t in terms)
+    assert ("under overload: sampled" in explain(planned, project())) == is_sampled
+
+
+def test_what_is_known_of_samples_of_groups_is_no_measure_of_them_together() -> None:
+    select = "SELECT window.start, {}count(*) AS c FROM s LATERAL VIEW explode(tags) t AS tag GROUP BY {}"
+    by_tag = select.format("tag, ", "window(ts, '1 minute'), tag")
+    of_all = select.format("", "window(ts, '1 minute')")
+    for declared, is_shared in ((DECLARED, True), (SHED, False)):
+        fine, coarse = (
+            query_of_plan(plan(text, declared), declare(text, declared)).demand for text in (by_tag, of_all)
+        )
+        assert is_derivable(coarse, fine) == is_shared
+        assert is_derivable(fine, fine)

@@ -10,11 +10,14 @@ from pyspark.sql import SparkSession
 
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import Stream, Table
+from catchment.shedding.places import history_rule
+from catchment.shedding.reader_filter import ROW
+from catchment.shedding.sampler import Sampler, Selection, Side
 from catchment.spark.evaluation.evaluator import SparkEvaluator
 from catchment.spark.evaluation.one_pass import Take
 from catchment.testing.simulated.evaluate import PureEvaluator
 from catchment.testing.simulated.records import ArrivingRecords
-from tests.query.test_explode import BY_TAG, DECLARED, plan
+from tests.query.test_explode import BY_TAG, DECLARED, SHED, plan
 
 pytestmark = pytest.mark.spark
 
@@ -62,3 +65,43 @@ def test_partials_and_counts_are_those_of_duckdb(tmp_path: Path, spark: SparkSes
 
 def _rows(table: pa.Table) -> list[str]:
     return sorted(str(row) for row in table.to_pylist())
+
+
+SUMMED = (
+    f"SELECT window.start, tag, count(*) AS c, sum(x) AS x, avg(x) AS m FROM s LATERAL VIEW explode(tags) t AS tag "
+    f"WHERE x > 0 OR tag IS NULL {BY_TAG}",
+    "SELECT window.start, count(x) AS c, sum(x + 1) AS x FROM (SELECT ts, x, explode_outer(tags) AS tag FROM s) e "
+    "LEFT JOIN n ON e.tag = n.tag GROUP BY window(ts, '1 minute')",
+)
+
+
+@pytest.mark.parametrize("select", SUMMED)
+def test_a_sample_takes_all_rows_of_a_record_and_has_the_terms_of_record_totals(
+    tmp_path: Path, spark: SparkSession, select: str
+) -> None:
+    """The same records pass by numpy and by Spark SQL, and both give one state, one count and equal terms."""
+    (tmp_path / "n.csv").write_text("tag,name\na,first\na,again\n")
+    declared = {s.name: s for s in parse_sql(SHED.replace("{select}", select)) if isinstance(s, Stream | Table)}
+    stream, table = declared["s"], declared["n"]
+    assert isinstance(stream, Stream)
+    assert isinstance(table, Table)
+    fragment = plan(select, SHED).fragment
+    rule = history_rule("s", 3)
+    arrivals = ArrivingRecords.of(stream, "us", TABLE)
+    numbers = pa.array(range(RECORDS), pa.int64())
+    passing = rule.keep([pa.array([3] * RECORDS, pa.int64()), numbers], 0.4)
+    assert 0 < passing.sum() < RECORDS
+    whole = PureEvaluator(tmp_path, {"n": table}).rows(arrivals, fragment)
+    names = spark.createDataFrame(pa.table({"tag": ["a", "a"], "name": ["first", "again"]}))
+    records = spark.createDataFrame(TABLE.append_column(ROW, numbers))
+    takes = [Take(fragment, Selection(Sampler(0.4), side)) for side in (Side.KEPT, Side.LEFT)]
+    found = SparkEvaluator({"n": names}).reduce_all(records, takes, RECORDS, rule)
+    for reduced, (expected, counts) in zip(
+        found, (whole.of_records(passing).lift(0.4), whole.of_records(~passing).lift()), strict=True
+    ):
+        keys = [(name, "ascending") for name in expected.column_names[: 1 + len(fragment.keys)]]
+        mine, theirs = reduced.table.sort_by(keys).to_pydict(), expected.sort_by(keys).to_pydict()
+        assert mine.keys() == theirs.keys()
+        for column, values in theirs.items():
+            assert mine[column] == (pytest.approx(values) if "__terms" in column else values), column
+        assert reduced.records == counts

@@ -104,6 +104,24 @@ def test_late_and_shed_at_three_sites_and_a_relay_keeps_its_bounds_and_ends_exac
     assert all(report.coverage.features[feature] == report.coverage.seeds for feature in ALWAYS)
 
 
+def test_samples_of_records_that_become_several_rows_are_stated_with_bounds(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    features = LATE_AND_SHED.features(chance)
+    deployment = Deployment.load(LATE_AND_SHED.project(tmp_path / "project", chance, features).folder)
+    workload = LATE_AND_SHED.workload(deployment.catalog, chance, features)
+    simulation = DeploymentSimulation(deployment, workload, 0, features)
+    simulation.run().assert_right()
+    rows = simulation.world.store.rows("results", "parts")
+    assert rows is not None
+    for column in ("n", "bytes", "mean"):
+        sampled = [
+            row["bound_kind"][column]
+            for row in rows.to_pylist()
+            if ((row["bound_terms"] or {}).get(column) or {}).get("sampled") is not None
+        ]
+        assert set(sampled) == {"estimated", "unknown"}, f"{column} was never sampled, or claims too much"
+
+
 @pytest.mark.soak
 def test_many_seeds_that_are_late_and_shed_keep_their_bounds_and_end_exact() -> None:
     report = run_campaign(range(100_000, 101_000), LATE_AND_SHED)

@@ -8,7 +8,7 @@ which is known where the query counts them (`count(*)`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from catchment.aggregates import Aggregate, partials
 from catchment.aggregates.grouped import floats_of
-from catchment.aggregates.shed_terms import ShedTerms, shed_terms
+from catchment.aggregates.shed_terms import find_terms
 from catchment.arrays import Floats
 from catchment.center.events import Publish
 from catchment.center.results.layout import struct_of
@@ -29,7 +29,7 @@ from catchment.quality.published import BoundTerms
 from catchment.query.fragment import Fragment
 from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import ViewScan
-from catchment.shedding.terms import scale_values
+from catchment.shedding.terms import law_of_sample, scale_values
 
 # Laws by which an error is relative to the value.
 _OF_VALUES = (BoundLaw.COUNT, BoundLaw.SUM, BoundLaw.TWO_SIDED, BoundLaw.AVG, BoundLaw.DISTINCT)
@@ -52,7 +52,8 @@ def column_laws(plan: QueryPlan) -> tuple[ColumnLaw, ...]:
 
     A column that is computed from aggregates is exact if they are. What pairs late records make, or rows of `explode`,
     is learned for counts and sums, and not known of others: those are bounded only when nothing is missing. So are the
-    columns of a view of a view. Late records raise and lower the counts and sums of an outer join.
+    columns of a view of a view. Late records raise and lower the counts and sums of an outer join. How many rows
+    sampled records have is a sum.
     """
     aggregates = {a.name: a for a in plan.answer.aggregates}
     copied = {k.name for k in plan.answer.keys} | {"window_start", "window_end"}
@@ -63,8 +64,11 @@ def column_laws(plan: QueryPlan) -> tuple[ColumnLaw, ...]:
     laws = []
     for column in (c for c in plan.columns if c.source not in copied):
         aggregate = aggregates.get(column.source or "")
+        terms = None if aggregate is None else find_terms(aggregate, plan.answer.aggregates)
         if aggregate is None or plan.lower is not None:
             laws.append(ColumnLaw(column.name, BoundLaw.UNBOUNDED, sketch=sketches))
+        elif terms is not None:
+            laws.append(replace(law_of_aggregate(column.name, aggregate), law=law_of_sample(terms)))
         elif is_indirect(plan) and aggregate.exact and law_of(aggregate) not in (BoundLaw.COUNT, BoundLaw.SUM):
             laws.append(ColumnLaw(column.name, BoundLaw.UNBOUNDED, aggregate.name))
         elif plan.join is not None and plan.join.gives_alone and aggregate.exact:
@@ -113,12 +117,12 @@ class ResultBounds:
 
     def scale(self, revision: Publish, lowered: pa.Table) -> tuple[pa.Table, dict[str, Floats]]:
         """Scale up what was sampled; return the values, and the terms of each aggregate that may have been sampled."""
-        terms = {a.name for a in self.fragment.aggregates if isinstance(a, ShedTerms)}
         rates = self._lowest_rates(revision)
         sampled = {}
         for aggregate in self.fragment.aggregates:
-            if shed_terms(aggregate).name in terms:
-                values, sampled[aggregate.name] = scale_values(revision.rows, aggregate, rates)
+            terms = find_terms(aggregate, self.fragment.aggregates)
+            if terms is not None:
+                values, sampled[aggregate.name] = scale_values(revision.rows, aggregate, rates, terms)
                 index = lowered.column_names.index(aggregate.name)
                 lowered = lowered.set_column(index, lowered.schema.field(index), values)
         return lowered, sampled

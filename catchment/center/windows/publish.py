@@ -57,6 +57,7 @@ class WindowPublisher:
         """Publish all rows of a window that closes."""
         answers = self.answers(rows)
         is_early = known.awaited and not known.absent_sites and window.start_us not in self._state.renewed
+        is_early = is_early and not self._outstanding.lacks_records(window.start_us)  # a sample tells no total
         if self.query.learns_errors and is_early and not is_parts(answers):
             self._learn_closed(window, answers)
         return self._next_revision(window, known, reason, answers, now_us)

@@ -113,6 +113,8 @@ def is_told_by(own: FragmentDemand, shared: FragmentDemand) -> bool:
     carried = {a.name for a in shared.aggregates}
     if not all(a.name in carried or _is_liftable(a, shared) for a in own.aggregates):
         return False
+    if any(t.clustered for t in terms_in(own.aggregates)) and set(own.by_sql) != set(shared.by_sql):
+        return False  # a record is in several groups: what is known of each is no measure of them together
     return refines(shared, own) and _filter_fits(own, shared)
 
 

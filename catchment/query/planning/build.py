@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from catchment.aggregates import make_aggregate
-from catchment.aggregates.shed_terms import with_terms
+from catchment.aggregates.shed_terms import BOUNDED, with_terms
+from catchment.errors import QueryError
 from catchment.query.catalog import Catalog
 from catchment.query.plan import QueryPlan
 from catchment.query.plan_nodes import LOWER_ROWS, Sink
@@ -20,7 +21,7 @@ from catchment.query.planning.composed import ViewWindows, check_composed_option
 from catchment.query.planning.explodes import with_laterals
 from catchment.query.planning.from_clause import FromClause, read_from
 from catchment.query.planning.grouping import read_grouping
-from catchment.query.planning.joined import NOT_SAMPLED, check_options, plan_joined
+from catchment.query.planning.joined import check_options, plan_joined
 from catchment.query.planning.project_calls import with_installed_calls
 from catchment.query.planning.records import group_records
 from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_finish, read_keys
@@ -30,7 +31,7 @@ from catchment.query.planning.view_sites import check_named_sites
 from catchment.query.sql.dialect import render
 from catchment.query.sql.functions import refuse_unlisted_functions
 from catchment.query.sql.statements import View
-from catchment.query.sql.view_options import NEVER
+from catchment.query.sql.view_options import ANY, NEVER
 
 
 def plan_views(catalog: Catalog) -> Mapping[str, QueryPlan]:
@@ -72,8 +73,12 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
     finish = read_finish(view, grouping, keys, aggregates)
     conditions = tuple(dict.fromkeys(render(part) for part in read_conditions(view, read)))
     found = tuple(aggregates.found.values())
-    if read.explodes:
-        check_options(view, "makes several rows of a record", NOT_SAMPLED.format("rows"), may_have_contract=True)
+    if read.explodes and view.options.shed == ANY:
+        raise QueryError(
+            f"view {view.name!r} makes several rows of a record, and shed = 'any' is for views that do not",
+            where=view.where,
+            hint="leave it out: records of such a view are sampled if all its aggregates are count, sum or avg",
+        )
     if isinstance(read.stream, ViewWindows):
         found = (*found, make_aggregate("count", None, None, name=LOWER_ROWS))
     if grouping.assembly is not None:
@@ -86,15 +91,16 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
             read.stream, read.lookups, conditions, grouping.window, grouped, measured, read.explodes
         )
         return plan_assembled(view, grouping.assembly, slices, finish, catalog.answering_site(view))
-    # The rows of a record are in a sample together, which the bounds of samples do not expect.
-    sheds = read.stream.shed and view.options.shed != NEVER and read.branches == 1 and not read.explodes
+    sheds = read.stream.shed and view.options.shed != NEVER and read.branches == 1
+    if read.explodes:  # only what a record adds in all is known to a bound
+        sheds = sheds and all(aggregate.function in BOUNDED for aggregate in found)
     aggregate = aggregate_stream(
         read.stream,
         read.lookups,
         conditions,
         grouping.window,
         tuple(keys.values()),
-        with_terms(found) if sheds else found,
+        with_terms(found, clustered=bool(read.explodes)) if sheds else found,
         read.explodes,
     )
     return QueryPlan(Sink(finish(aggregate), view.name, catalog.answering_site(view), view.options))

@@ -37,7 +37,7 @@ from catchment.timeline import WindowSpec
 
 def plan_joined(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
     """Return the plan of a view that joins streams, or the first mistake in it."""
-    check_options(view, "joins streams", NOT_SAMPLED.format("pairs"), may_have_contract=True)
+    check_options(view, "joins streams", NOT_SAMPLED, may_have_contract=True)
     assert read.joined is not None
     grouping = read_grouping(view.select, read.scope, read.streams)
     keys = read_keys(view, grouping, read.scope)
@@ -49,7 +49,7 @@ def plan_joined(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
     return QueryPlan(Sink(finish(planned.node(grouping.window)), view.name, catalog.answering_site(view), view.options))
 
 
-NOT_SAMPLED = "a record that is not sampled may be in any number of {}, which samplers of records cannot bound; "
+NOT_SAMPLED = "a sample of pairs needs the same keys of every stream, site and batch at one rate; "
 
 
 def check_options(view: View, what: str, why: str = "", may_have_contract: bool = False) -> None:

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from catchment.aggregates import Aggregate, make_aggregate
+from catchment.aggregates import Aggregate, make_aggregate, quote
 from catchment.aggregates.partials import combine, one_array
-from catchment.aggregates.shed_terms import terms_in
+from catchment.aggregates.shed_terms import RecordTotals, ShedTerms, terms_in
 from catchment.query.fragment import SLICE_COLUMN, Fragment, count_records
 from catchment.shedding.places import SamplingRule
 from catchment.shedding.sampler import Selection, Side, SparedPart
@@ -33,6 +33,7 @@ ONE_PASS_ROWS = 250_000  # rows per fragment above which native jobs are faster 
 _RECORDS = make_aggregate("count", None, None, name="_records")
 _COUNT = _RECORDS.states[0].name
 SIZE = "_size"
+_RECORD = "_record_of_rows"  # numbers the records of a batch within one job
 
 RecordCounts = tuple[tuple[int, int], ...]  # (slice, how many raw records)
 
@@ -80,7 +81,10 @@ class SparkEvaluator:
         fragment = take.fragment
         rows = self.rows(records, fragment)
         measures = aggregates_with_counts(fragment, take.has_moments)
-        if not all(a.lifts_in_spark for a in measures):
+        totals = _totals(fragment)
+        if totals:
+            found = self._group_records(records, fragment, totals)
+        elif not all(a.lifts_in_spark for a in measures):
             taken = replace(take, fragment=replace(fragment, where=None), selection=Selection())
             found = lift_rows(rows, taken, measures).table
         else:
@@ -96,6 +100,31 @@ class SparkEvaluator:
         keys = [F.expr(fragment.slicing.sql(micros)).alias(SLICE_COLUMN)]
         keys += [expression(spark, key.sql).alias(key.name) for key in fragment.keys]
         return rows.groupBy(*keys).agg(*lift_columns(spark, measures)).toArrow()
+
+    def _group_records(self, records: DataFrame, fragment: Fragment, totals: Sequence[RecordTotals]) -> pa.Table:
+        """Return what `_group` does of records that may be several rows each: first per record, then of all.
+
+        What is counted of a group are records, not rows, and the totals of records are summed up beside the states.
+        """
+        spark = records.sparkSession
+        rows = self.rows(records.withColumn(_RECORD, F.monotonically_increasing_id()), fragment)
+        micros = f"unix_micros({qualify(fragment, fragment.event_time)})"
+        keys = [F.expr(fragment.slicing.sql(micros)).alias(SLICE_COLUMN)]
+        keys += [expression(spark, key.sql).alias(key.name) for key in fragment.keys]
+        lifted = tuple(a for a in fragment.aggregates if not isinstance(a, ShedTerms))
+        per_record = [
+            F.expr(sql).alias(name)
+            for of in totals
+            for name, sql in zip(
+                of.of_record,
+                of.record_sql(None if of.argument is None else spark_sql(spark, of.argument)),
+                strict=True,
+            )
+        ]
+        each = rows.groupBy(F.col(_RECORD), *keys).agg(*lift_columns(spark, lifted), *per_record)
+        summed = [F.expr(sql).alias(name) for of in totals for name, sql in zip(of.columns, of.sum_sql(), strict=True)]
+        grouped = each.groupBy(SLICE_COLUMN, *(quote(key.name) for key in fragment.keys))
+        return grouped.agg(F.count(F.lit(1)).alias(_COUNT), *merge_columns(lifted), *summed).toArrow()
 
     def _count_records(self, records: DataFrame, fragment: Fragment) -> RecordCounts:
         """Return how many records each slice has, however many rows they become."""
@@ -184,6 +213,10 @@ def aggregates_with_counts(fragment: Fragment, moments: bool) -> tuple[Aggregate
     return (_RECORDS, *lifted, *(_moments(fragment) if moments else ()))
 
 
+def _totals(fragment: Fragment) -> tuple[RecordTotals, ...]:
+    return tuple(t.totals for t in terms_in(fragment.aggregates) if t.totals is not None)
+
+
 def _moments(fragment: Fragment) -> tuple[Aggregate, ...]:
     return tuple(m for m in (t.moments for t in terms_in(fragment.aggregates)) if m is not None)
 
@@ -196,6 +229,7 @@ def to_reduced(found: pa.Table, take: Take, seconds: float) -> Reduced:
     table = add_terms(found, fragment.aggregates, counts, rates)
     table = table.select(fragment.schema.names).cast(fragment.schema)
     moments = [s.name for m in _moments(fragment) for s in m.states] if take.has_moments else []
+    moments += [column for of in _totals(fragment) for column in of.columns]
     sizes = found.select(list(fragment.key_names)).append_column(SIZE, pa.array(np.asarray(counts) / rates))
     return Reduced(table, _count_per_slice(found), sizes, found.select(moments), seconds)
 

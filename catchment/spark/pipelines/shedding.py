@@ -16,10 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from catchment.aggregates.base import StateColumn
 from catchment.aggregates.partials import group_codes
 from catchment.aggregates.shed_terms import terms_in
 from catchment.arrays import Floats
@@ -35,6 +33,7 @@ from catchment.shedding.places import SamplingRule, history_rule, source_rule
 from catchment.shedding.reader_filter import Condition
 from catchment.shedding.sampler import TAKE_ALL, Selection
 from catchment.shedding.sheddable import VisibleColumns, sheddable_fragment
+from catchment.shedding.terms import record_moments
 from catchment.site.events import Absorbed, Event
 from catchment.spark.evaluation.evaluator import SIZE, Evaluator, RecordCounts, Reduced
 from catchment.spark.evaluation.one_pass import Take
@@ -261,8 +260,13 @@ class StreamShedding:
         self.monitor.learn_sizes(fragment.name, rows, groups, span_s)
         stats.learn_spared(rows, reduced.spared)
         for terms in terms_in(fragment.aggregates) if reduced.moments.num_columns else ():
-            if terms.moments is not None and len(terms.moments.states) > 1:
-                stats.learn_moments(terms.name, moments_of(reduced, terms.moments.states))
+            if terms.totals is not None:
+                stats.learn_moments(terms.name, moments_of(reduced, record_moments(reduced.moments, terms)))
+            elif terms.moments is not None and len(terms.moments.states) > 1:
+                columns = [reduced.moments[s.name] for s in terms.moments.states]
+                stats.learn_moments(
+                    terms.name, moments_of(reduced, [np.asarray(column, dtype=np.float64) for column in columns])
+                )
 
     def events(
         self,
@@ -372,19 +376,18 @@ def lacking_records(slicing: Slicing, records: RecordCounts, rate: float, span_u
     return tuple(found[-MAX_LACKING_SLICES:])
 
 
-def moments_of(reduced: Reduced, states: Sequence[StateColumn]) -> ValueMoments:
+def moments_of(reduced: Reduced, states: Sequence[Floats]) -> ValueMoments:
     """Return the moments of the values that may be left out, and the mean of all; `states` are those of a variance."""
     weights = np.asarray(reduced.sizes[SIZE], np.float64)
-    columns = reduced.moments.select([s.name for s in states])
-    _, mean_of_all, _ = _weighted_moments(columns, weights)
+    _, mean_of_all, _ = _weighted_moments(states, weights)
     rest = slice(None, reduced.spared_from)
-    count, mean, square = _weighted_moments(columns[rest], weights[rest])
+    count, mean, square = _weighted_moments([column[rest] for column in states], weights[rest])
     return ValueMoments(count, mean, square, mean_of_all, reduced.spared_from is not None)
 
 
-def _weighted_moments(states: pa.Table, weights: Floats) -> tuple[float, float, float]:
+def _weighted_moments(states: Sequence[Floats], weights: Floats) -> tuple[float, float, float]:
     """Return number, mean and mean square over rows, each of which stands for this many records."""
-    n, mean, m2 = (np.nan_to_num(np.asarray(column, dtype=np.float64)) for column in states.columns)
+    n, mean, m2 = map(np.nan_to_num, states)
     weights = np.where(n > 0, weights, 0.0)
     total = float(weights.sum())
     if not total:

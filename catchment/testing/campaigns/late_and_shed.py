@@ -1,8 +1,9 @@
 """One deployment to hold bounds to their rates: late and shed at once, at three sites, two of them behind a relay.
 
 Sources keep the order of their records and stall now and then, which is the lateness that a contract can learn. Every
-site sheds now and then. Faults of processes, disks and links are drawn per seed; clocks are right, because what is late
-is measured by them, and no site is gone for good, so that every window ends exact.
+site sheds now and then; a record that becomes several rows is in a sample with all of them or with none. Faults of
+processes, disks and links are drawn per seed; clocks are right, because what is late is measured by them, and no site
+is gone for good, so that every window ends exact.
 """
 
 from __future__ import annotations
@@ -81,6 +82,10 @@ CREATE MATERIALIZED VIEW totals WITH (max_error = {max_error}, confidence = 0.9)
 CREATE MATERIALIZED VIEW pages WITH (max_error = {max_error}, confidence = 0.9) AS
   SELECT window.start, page, count(*) AS n, sum(bytes) AS bytes FROM load
   GROUP BY window(ts, '{window_s} seconds'), page;
+CREATE MATERIALIZED VIEW parts WITH (max_error = {max_error}, confidence = 0.9) AS
+  SELECT window.start, part, count(*) AS n, sum(bytes) AS bytes, avg(bytes) AS mean
+  FROM load LATERAL VIEW explode(array(page, page, source)) t AS part
+  GROUP BY window(ts, '{window_s} seconds'), part;
 """
 
 

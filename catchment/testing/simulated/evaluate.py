@@ -21,6 +21,7 @@ import sqlglot
 from duckdb.func import FunctionNullHandling, PythonUDFType
 
 from catchment.aggregates import Aggregate, make_aggregate, partials
+from catchment.aggregates.grouped import floats_of
 from catchment.aggregates.partials import one_array
 from catchment.aggregates.shed_terms import terms_in
 from catchment.arrays import Ints, Mask
@@ -80,11 +81,31 @@ class FragmentRows:
         keys = [SLICE_COLUMN, *self.fragment.key_names]
         found = partials.lift(rows, keys, [_RECORDS, *_measured(self.fragment)], self.arguments)
         counts = one_array(found[_RECORDS.states[0].name]).cast(pa.int64())
+        if any(terms.clustered for terms in terms_in(self.fragment.aggregates)):
+            found, counts = self._total_records(rows, found)
         table = add_terms(found, self.fragment.aggregates, counts, rate)
         counted = starts if self.counted is None else self.fragment.slicing.starts_of(self.counted.times_us)
         slices, numbers = np.unique(counted, return_counts=True)
         records = tuple(zip(slices.tolist(), numbers.tolist(), strict=True))
         return table.select(self.fragment.schema.names).cast(self.fragment.schema), records
+
+    def _total_records(self, rows: pa.Table, found: pa.Table) -> tuple[pa.Table, pa.Array]:
+        """Return partials with the totals of their records, and how many records each has."""
+        keys = [SLICE_COLUMN, *self.fragment.key_names]
+        groups, _ = partials.number_groups(rows, keys)
+        named = rows.append_column(NUMBER, pa.array(self.numbers))
+        records, first = partials.number_groups(named, [*keys, NUMBER])
+        group_of_record = groups[first]
+        for terms in terms_in(self.fragment.aggregates):
+            column = self.arguments[terms.name]
+            given = None if column is None else one_array(rows[column])
+            has_value = np.ones(len(records), dtype=np.bool_) if given is None else np.asarray(given.is_valid())
+            values = None if given is None or terms.of == "count" else floats_of(given)
+            assert terms.totals is not None
+            sums = terms.totals.sum_up(records, group_of_record, found.num_rows, values, has_value)
+            for name, total in zip(terms.totals.columns, sums, strict=True):
+                found = found.append_column(name, pa.array(total))
+        return found, pa.array(np.bincount(group_of_record, minlength=found.num_rows))
 
     def aggregate(self, window: WindowSpec) -> dict[int, pa.Table]:
         """Return the states per key of every window, each from all its records at once, by the start of the window."""
@@ -144,7 +165,9 @@ class PureEvaluator:
 
     def _evaluate(self, arrivals: ArrivingRecords, fragment: Fragment) -> FragmentRows:
         measured = [_RECORDS, *_measured(fragment)]
-        columns = {sql: f"argument_{i}" for i, sql in enumerate(dict.fromkeys(a.argument for a in measured)) if sql}
+        clustered = [terms for terms in terms_in(fragment.aggregates) if terms.clustered]
+        named = [*measured, *clustered]
+        columns = {sql: f"argument_{i}" for i, sql in enumerate(dict.fromkeys(a.argument for a in named)) if sql}
         asked = [f"{as_duckdb(k.sql)} AS {_quote(k.name)}" for k in fragment.keys]
         asked += [f"{as_duckdb(sql)} AS {name}" for sql, name in columns.items()]
         connection = duckdb_connection()
@@ -161,7 +184,7 @@ class PureEvaluator:
         table = found.drop_columns([NUMBER])
         for key in fragment.keys:
             table = table.set_column(table.column_names.index(key.name), key.name, found[key.name].cast(key.type))
-        arguments = {a.name: columns[a.argument] if a.argument else None for a in measured}
+        arguments = {a.name: columns[a.argument] if a.argument else None for a in named}
         if not table.num_columns:  # count(*) without keys: keep the number of rows
             table = pa.table({"_row": found[NUMBER]})
         counted = self._find(arrivals, count_records(fragment)) if fragment.explodes else None

@@ -367,7 +367,7 @@ class SimulatedSite:
             rows = self._rows(reader, fragment, batch, taken)
             sheds = rate < 1.0 and may_shed(plan)
             if sheds and times is not None:
-                rows = rows.where(_passing(reader.stream.name, batch, rows, rate))
+                rows = rows.of_records(_passing(reader.stream.name, batch, taken.size, rate))
             table, records = rows.lift(rate if sheds else 1.0)
             events.append(Absorbed(fragment.name, table, records))
             if sheds and times is not None:
@@ -425,9 +425,9 @@ class SimulatedSite:
     def _repair(self, reader: StreamReader, fragment: Fragment, debt: ShedDebt, batch: Batch, taken: Mask) -> Absorbed:
         rate = dict(debt.samplers)[fragment.name].rate
         rows = self._rows(reader, fragment, batch, taken)
-        passing = _passing(reader.stream.name, batch, rows, rate)
-        left, records = rows.where(~passing).lift()
-        kept, _ = rows.where(passing).lift(rate)
+        passing = _passing(reader.stream.name, batch, taken.size, rate)
+        left, records = rows.of_records(~passing).lift()
+        kept, _ = rows.of_records(passing).lift(rate)
         both = pa.concat_tables([left, negate_terms(kept, fragment.aggregates)])
         table = partials.combine(both, [SLICE_COLUMN, *fragment.key_names], fragment.aggregates)
         return Absorbed(fragment.name, table, records)
@@ -468,10 +468,15 @@ def may_shed(plan: FragmentPlan) -> bool:
     return bool(terms) and not plan.shed.never and is_bounded
 
 
-def _passing(stream: str, batch: Batch, rows: FragmentRows, rate: float) -> Mask:
-    within = rows.numbers - batch.start
+def _passing(stream: str, batch: Batch, records: int, rate: float) -> Mask:
+    """Return which of all records, by their numbers, pass at a rate; those of other batches do not."""
+    within = np.arange(batch.end - batch.start)
     rule = history_rule(stream, batch.number)
-    return rule.keep([pa.array(np.full(within.size, batch.number), pa.int64()), pa.array(within)], rate)
+    passing = np.zeros(records, dtype=np.bool_)
+    passing[batch.start : batch.end] = rule.keep(
+        [pa.array(np.full(within.size, batch.number), pa.int64()), pa.array(within)], rate
+    )
+    return passing
 
 
 def _lacking(
