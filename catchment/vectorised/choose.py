@@ -1,4 +1,8 @@
-"""Which fragments of a stream are evaluated in the pass over its files, and why the others are left to Spark SQL."""
+"""Which fragments of a stream are evaluated in the pass over its files, and why the others are left to Spark SQL.
+
+A pass pays even where it evaluates nothing: it writes history and parses text several times faster than Spark does, and
+Spark SQL then evaluates what the pass has written. Only Parquet files without history are read by Spark at once.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +46,9 @@ _MEANINGFUL = (
 class ScanChoice:
     """The plans that a pass evaluates, what it computes for them, and the plans that are left to Spark SQL.
 
-    Suspended fragments, of which only records are counted, are `skipping` and `native_skipping`. The fragments of the
-    pass are those of `scanned`, then `skipping`.
+    The pass may evaluate none of them: then it only reads the files for Spark SQL. Suspended fragments, of which only
+    records are counted, are `skipping` and `native_skipping`. The fragments of the pass are those of `scanned`, then
+    `skipping`.
     """
 
     scan: ScanPlan
@@ -51,6 +56,16 @@ class ScanChoice:
     native: tuple[FragmentPlan, ...]
     skipping: tuple[Fragment, ...] = ()
     native_skipping: tuple[Fragment, ...] = ()
+
+    @property
+    def leaves_records(self) -> bool:
+        """Whether Spark SQL evaluates some of the records after the pass."""
+        return bool(self.native or self.native_skipping)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the pass writes its records for Spark SQL where there is no history: text is parsed only once."""
+        return self.leaves_records and self.scan.lines is not None
 
 
 @dataclass
@@ -127,12 +142,12 @@ def choose_scanned(
     skipping: Sequence[Fragment],
     project: Project,
 ) -> ScanChoice | None:
-    """Return which plans of a stream are scanned; None if none is."""
+    """Return which plans of a stream are scanned; None if Spark SQL reads the files itself."""
     if why_native(stream, project) is not None:
         return None
     plans_apart = _try_each(plans, lambda plan: vectorise_plan(stream, plan))
     skipping_apart = _try_each(skipping, lambda fragment: vectorise_fragment(fragment, stream.schema))
-    if not plans_apart.done:
+    if not plans_apart.done and not _is_read_faster(stream, project):
         return None
     vectorised = [found for _, found in plans_apart.done]
     counted = [found for _, found in skipping_apart.done]
@@ -152,6 +167,12 @@ def choose_scanned(
         tuple(fragment for fragment, _ in skipping_apart.done),
         tuple(skipping_apart.refused),
     )
+
+
+def _is_read_faster(stream: Stream, project: Project) -> bool:
+    """Return whether a pass that evaluates nothing saves time: Spark would parse text, or write history."""
+    assert isinstance(stream.connector, FilesConnector)
+    return stream.connector.format != "parquet" or _keeps_history(stream, project)
 
 
 def _lines_of(stream: Stream, header: Sequence[str]) -> JsonLineParser | CsvLineParser | None:

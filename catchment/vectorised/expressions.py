@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catchment.functions.installed import scalar
-from catchment.vectorised.kernels import CASTS, FALLIBLE, KERNELS, OVERFLOWING, Value
+from catchment.vectorised.kernels import CASTS, FALLIBLE, KERNELS, OVERFLOWING
 from catchment.vectorised.records import RecordColumns
+from catchment.vectorised.values import Value
 
 
 @dataclass(frozen=True)

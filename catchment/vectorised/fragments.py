@@ -24,6 +24,7 @@ from catchment.timeline import END_OF_TIME_US, Slicing
 from catchment.vectorised.coercion import NotVectorisedError, type_name
 from catchment.vectorised.expressions import InputColumn, KernelCall, VectorExpression
 from catchment.vectorised.records import RecordColumns
+from catchment.vectorised.row_index import INDEX_AFTER, RowIndex, ValueTest
 from catchment.vectorised.translate import translate, translate_condition
 
 MERGE_ROWS = 400_000  # rows of partials of one fragment that may wait until they are merged
@@ -54,16 +55,37 @@ class EvaluatedRecords:
     _keys: dict[VectorExpression, CodedColumn] = field(default_factory=dict)
     _counts: dict[tuple[Slicing, str], Counter[int]] = field(default_factory=dict)
     _groupings: dict[tuple[Slicing, str, tuple[VectorExpression, ...]], RowGroups] = field(default_factory=dict)
+    _compared: Counter[InputColumn] = field(default_factory=Counter)  # how often each column was compared with a value
+    _indexes: dict[InputColumn, RowIndex | None] = field(default_factory=dict)
 
     def where(self, condition: VectorExpression | None) -> EvaluatedRecords:
         """Return the records that meet a condition; unknown is not met."""
         if condition is None:
             return self
         if condition not in self._chosen:
-            holds = condition.evaluate(self.records).fill_null(False)
-            is_all = holds.true_count == len(holds)
-            self._chosen[condition] = self if is_all else EvaluatedRecords(self.records.filter(holds))
+            self._chosen[condition] = self._look_up(condition) or self._choose(condition)
         return self._chosen[condition]
+
+    def _choose(self, condition: VectorExpression) -> EvaluatedRecords:
+        holds = condition.evaluate(self.records).fill_null(False)
+        is_all = holds.true_count == len(holds)
+        return self if is_all else EvaluatedRecords(self.records.filter(holds))
+
+    def _look_up(self, condition: VectorExpression) -> EvaluatedRecords | None:
+        """Return the records that meet a condition about a value of a column, once an index of it pays."""
+        test = ValueTest.of(condition)
+        if test is None:
+            return None
+        self._compared[test.column] += 1
+        if self._compared[test.column] <= INDEX_AFTER:
+            return None
+        if test.column not in self._indexes:
+            self._indexes[test.column] = RowIndex.of(self._code_key(test.column))
+        index = self._indexes[test.column]
+        if index is None:
+            return None
+        found = EvaluatedRecords(self.records.take(index.rows_of(test.value)))
+        return found.where(test.rest)
 
     def value(self, expression: VectorExpression) -> pa.Array:
         """Return the values of an expression."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +16,11 @@ import pyarrow.compute as pc
 
 from catchment.aggregates.grouped import floats_of
 from catchment.errors import EngineError
+from catchment.vectorised import calendar_kernels as calendar
+from catchment.vectorised import number_kernels as numbers
+from catchment.vectorised import text_kernels as texts
+from catchment.vectorised.values import Value
 
-Value: TypeAlias = "pa.Array | pa.Scalar"  # a column, or one value for all records
 Kernel = Callable[..., Value]
 
 _DAY_US = 86_400_000_000
@@ -92,10 +94,39 @@ def divide_whole(left: Value, right: Value) -> Value:
     return pc.divide_checked(left, right)
 
 
+def larger(left: Value, right: Value) -> Value:
+    """Return the greater of two values; null only if both are."""
+    return pc.if_else(pc.coalesce(less(left, right), pc.is_null(left)), right, left)
+
+
+def smaller(left: Value, right: Value) -> Value:
+    """Return the lesser of two values; null only if both are."""
+    return pc.if_else(pc.coalesce(less(right, left), pc.is_null(left)), right, left)
+
+
 def remainder(left: Value, right: Value) -> Value:
-    """Return left % right of integers, with the sign of left."""
+    """Return left % right, with the sign of left; a division by zero is an error."""
     _refuse_zero(right)
+    if pa.types.is_floating(left.type):
+        return _remainder_of_floats(left, right)
     return pc.subtract_checked(left, pc.multiply_checked(pc.divide_checked(left, right), right))
+
+
+def _remainder_of_floats(left: Value, right: Value) -> Value:
+    missing = pc.or_(pc.is_null(left), pc.is_null(right))
+    sides = (pc.coalesce(side, pa.scalar(1.0, side.type)) for side in (left, right))
+    plain = [np.asarray(side) if isinstance(side, pa.Array) else side.as_py() for side in sides]
+    with np.errstate(invalid="ignore"):
+        found = np.fmod(*plain)
+    if isinstance(missing, pa.Scalar):
+        return pa.scalar(None if missing.as_py() else float(found), left.type)
+    return pa.array(found, left.type, mask=np.asarray(missing))
+
+
+def positive_remainder(left: Value, right: Value) -> Value:
+    """Return pmod(left, right) of integers."""
+    found = remainder(left, right)
+    return pc.if_else(pc.less(found, pa.scalar(0, found.type)), remainder(pc.add_checked(found, right), right), found)
 
 
 def _refuse_zero(divisor: Value) -> None:
@@ -198,125 +229,9 @@ def to_bit(value: Value, type_: pa.DataType) -> Value:
     return value.cast(pa.int8()).cast(type_)
 
 
-def to_day(value: Value, type_: pa.DataType) -> Value:
-    """Return the day of an instant in UTC."""
-    return _on_micros(value, lambda micros: micros // _DAY_US).cast(pa.int32()).cast(type_)
-
-
 def to_instant(value: Value, type_: pa.DataType) -> Value:
     """Return the instant at which a day begins in UTC."""
     return pc.multiply_checked(value.cast(pa.int32()).cast(pa.int64()), _DAY_US).cast(type_)
-
-
-def to_micros(value: Value) -> Value:
-    """Return unix_micros(value)."""
-    return value.cast(pa.int64())
-
-
-def to_millis(value: Value) -> Value:
-    """Return unix_millis(value), rounded down."""
-    return _on_micros(value, lambda micros: micros // 1_000)
-
-
-def to_seconds(value: Value) -> Value:
-    """Return unix_seconds(value), rounded down."""
-    return _on_micros(value, lambda micros: micros // 1_000_000)
-
-
-def hour(value: Value) -> Value:
-    """Return the hour of an instant in UTC."""
-    return _on_micros(value, lambda micros: micros // 3_600_000_000 % 24).cast(pa.int32())
-
-
-def minute(value: Value) -> Value:
-    """Return the minute of an instant."""
-    return _on_micros(value, lambda micros: micros // 60_000_000 % 60).cast(pa.int32())
-
-
-def second(value: Value) -> Value:
-    """Return the second of an instant."""
-    return _on_micros(value, lambda micros: micros // 1_000_000 % 60).cast(pa.int32())
-
-
-def year(value: Value) -> Value:
-    """Return the year of a day."""
-    return pc.year(value).cast(pa.int32())
-
-
-def month(value: Value) -> Value:
-    """Return the month of a day."""
-    return pc.month(value).cast(pa.int32())
-
-
-def day(value: Value) -> Value:
-    """Return the day of the month of a day."""
-    return pc.day(value).cast(pa.int32())
-
-
-def truncate(value: Value, unit_us: Value) -> Value:
-    """Return an instant cut to whole units of this many microseconds."""
-    unit: int = unit_us.as_py()
-    return _on_micros(value, lambda micros: micros // unit * unit).cast(value.type)
-
-
-def _on_micros(value: Value, compute: Callable[[np.ndarray], np.ndarray]) -> Value:
-    """Return what is computed of whole numbers of microseconds or days; null stays null."""
-    assert isinstance(value, pa.Array), "instants that are constants are not computed with"
-    whole = value.cast(pa.int64())
-    missing = np.asarray(whole.is_null()) if whole.null_count else None
-    return pa.array(compute(np.asarray(whole.fill_null(0) if whole.null_count else whole)), mask=missing)
-
-
-def count_characters(value: Value) -> Value:
-    """Return length(value): characters, not bytes."""
-    return pc.utf8_length(value)
-
-
-def trim(value: Value) -> Value:
-    """Return the text without spaces at its ends."""
-    return pc.utf8_trim(value, characters=" ")
-
-
-def upper(value: Value) -> Value:
-    """Return upper(value) of texts in ASCII."""
-    _refuse_other_letters(value)
-    return pc.ascii_upper(value)
-
-
-def lower(value: Value) -> Value:
-    """Return lower(value) of texts in ASCII."""
-    _refuse_other_letters(value)
-    return pc.ascii_lower(value)
-
-
-def _refuse_other_letters(value: Value) -> None:
-    if pc.all(pc.string_is_ascii(value)).as_py() is False:
-        raise EngineError("letters beyond ASCII have rules of their own in Spark")
-
-
-def join_texts(*values: Value) -> Value:
-    """Return concat(values): null where one of them is."""
-    return pc.binary_join_element_wise(*values, "")
-
-
-def take_characters(value: Value, start: Value, stop: Value) -> Value:
-    """Return the characters [start, stop) of a text."""
-    return pc.utf8_slice_codeunits(value, start.as_py(), stop.as_py())
-
-
-def starts_with(value: Value, text: Value) -> Value:
-    """Return whether a text starts with another."""
-    return pc.starts_with(value, text.as_py())
-
-
-def ends_with(value: Value, text: Value) -> Value:
-    """Return whether a text ends with another."""
-    return pc.ends_with(value, text.as_py())
-
-
-def contains(value: Value, text: Value) -> Value:
-    """Return whether a text contains another."""
-    return pc.match_substring(value, text.as_py())
 
 
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
@@ -335,7 +250,10 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
             multiply,
             divide,
             divide_whole,
+            larger,
+            smaller,
             remainder,
+            positive_remainder,
             negate,
             absolute,
             root,
@@ -344,25 +262,51 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
             negation,
             is_null,
             is_not_a_number,
-            to_micros,
-            to_millis,
-            to_seconds,
-            hour,
-            minute,
-            second,
-            year,
-            month,
-            day,
-            truncate,
-            count_characters,
-            trim,
-            upper,
-            lower,
-            join_texts,
-            take_characters,
-            starts_with,
-            ends_with,
-            contains,
+            calendar.to_micros,
+            calendar.to_millis,
+            calendar.to_seconds,
+            calendar.hour,
+            calendar.minute,
+            calendar.second,
+            calendar.year,
+            calendar.month,
+            calendar.day,
+            calendar.truncate,
+            calendar.from_seconds,
+            calendar.from_millis,
+            calendar.from_micros,
+            calendar.day_of_week,
+            calendar.weekday,
+            calendar.day_of_year,
+            calendar.week_of_year,
+            calendar.quarter,
+            calendar.add_days,
+            calendar.count_days,
+            calendar.first_day,
+            texts.count_characters,
+            texts.trim,
+            texts.upper,
+            texts.lower,
+            texts.join_texts,
+            texts.take_characters,
+            texts.starts_with,
+            texts.ends_with,
+            texts.contains,
+            texts.octets,
+            texts.trim_left,
+            texts.trim_right,
+            texts.last_characters,
+            texts.reverse_text,
+            texts.replace_text,
+            texts.join_known_texts,
+            texts.matches,
+            texts.matches_any_case,
+            numbers.round_half_up,
+            numbers.sign_of,
+            numbers.both_bits,
+            numbers.either_bits,
+            numbers.differing_bits,
+            numbers.other_bits,
         )
     }
 )
@@ -377,7 +321,7 @@ CASTS: Mapping[str, Kernel] = MappingProxyType(
             cut_to_whole,
             to_text,
             to_bit,
-            to_day,
+            calendar.to_day,
             to_instant,
         )
     }
@@ -388,6 +332,12 @@ FALLIBLE = frozenset(
         "divide",
         "divide_whole",
         "remainder",
+        "positive_remainder",
+        "from_seconds",
+        "from_millis",
+        "add_days",
+        "count_days",
+        "matches_any_case",
         "floor",
         "ceiling",
         "upper",

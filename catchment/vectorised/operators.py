@@ -39,13 +39,13 @@ COMPARISONS: dict[type[exp.Expr], str] = {
     exp.GT: "greater",
     exp.GTE: "at_least",
     exp.NullSafeEQ: "same",
+    exp.EqualNull: "same",
 }
 ARITHMETIC: dict[type[exp.Expr], str] = {exp.Add: "add", exp.Sub: "subtract", exp.Mul: "multiply"}
-TEXT_FUNCTIONS: dict[type[exp.Expr], tuple[str, pa.DataType]] = {
-    exp.Length: ("count_characters", pa.int32()),
-    exp.Trim: ("trim", TEXT),
-    exp.Upper: ("upper", TEXT),
-    exp.Lower: ("lower", TEXT),
+BIT_OPERATIONS: dict[type[exp.Expr], str] = {
+    exp.BitwiseAnd: "both_bits",
+    exp.BitwiseOr: "either_bits",
+    exp.BitwiseXor: "differing_bits",
 }
 
 
@@ -90,8 +90,8 @@ def absolute(scope: InputScope, node: exp.Abs) -> VectorExpression:
     return KernelCall(number_type(found, node), "absolute", (found,))
 
 
-def compare(scope: InputScope, node: exp.Binary) -> VectorExpression:
-    left, right = scope.translate(node.left), scope.translate(node.right)
+def compare(scope: InputScope, node: exp.Expr) -> VectorExpression:
+    left, right = scope.translate(node.this), scope.translate(node.expression)
     return compare_values(COMPARISONS[type(node)], left, right, node)
 
 
@@ -145,7 +145,28 @@ def divide_whole(scope: InputScope, node: exp.IntDiv) -> VectorExpression:
 
 def remainder(scope: InputScope, node: exp.Mod) -> VectorExpression:
     left, right = unify([scope.translate(node.left), scope.translate(node.right)], node)
-    return KernelCall(whole_operand(left, node).type, "remainder", (left, right))
+    return KernelCall(number_type(left, node), "remainder", (left, right))
+
+
+def bits(scope: InputScope, node: exp.Binary) -> VectorExpression:
+    left, right = unify([scope.translate(node.left), scope.translate(node.right)], node)
+    return KernelCall(whole_operand(left, node).type, BIT_OPERATIONS[type(node)], (left, right))
+
+
+def other_bits(scope: InputScope, node: exp.BitwiseNot) -> VectorExpression:
+    found = whole_operand(scope.translate(node.this), node)
+    return KernelCall(found.type, "other_bits", (found,))
+
+
+def extreme(scope: InputScope, node: exp.Greatest | exp.Least) -> VectorExpression:
+    """Translate `greatest` and `least`."""
+    kernel = "larger" if isinstance(node, exp.Greatest) else "smaller"
+    found, *others = unify([scope.translate(n) for n in (node.this, *node.expressions)], node)
+    if not is_plain(found.type) or found.type == BOOLEAN:
+        raise NotVectorisedError(f"{show(node)} is left to Spark")
+    for other in others:
+        found = KernelCall(found.type, kernel, (found, other))
+    return found
 
 
 def connect(scope: InputScope, node: exp.Connector) -> VectorExpression:
@@ -158,16 +179,18 @@ def negation(scope: InputScope, node: exp.Not) -> VectorExpression:
 
 
 def test(scope: InputScope, node: exp.Is) -> VectorExpression:
+    if isinstance(node.expression, exp.Boolean):
+        return KernelCall(BOOLEAN, "same", (scope.condition(node.this), scope.translate(node.expression)))
     if not isinstance(node.expression, exp.Null):
         raise NotVectorisedError(f"{show(node)} is left to Spark")
     return KernelCall(BOOLEAN, "is_null", (scope.translate(node.this),))
 
 
 def like(scope: InputScope, node: exp.Like) -> VectorExpression:
-    pattern = constant_text(node.expression)
+    pattern = _pattern(node)
     inner = pattern.strip("%")
-    if any(c in inner for c in "%_\\") or not inner or node.args.get("escape"):
-        raise NotVectorisedError(f"the pattern {pattern!r} is left to Spark")
+    if any(c in inner for c in "%_") or not inner:
+        return KernelCall(BOOLEAN, "matches", (text_operand(scope, node.this), Constant(TEXT, pattern)))
     if not (pattern.startswith("%") or pattern.endswith("%")):
         return compare_values("equal", scope.translate(node.this), Constant(TEXT, inner), node)
     kernel = "contains"
@@ -176,6 +199,20 @@ def like(scope: InputScope, node: exp.Like) -> VectorExpression:
     elif not pattern.endswith("%"):
         kernel = "ends_with"
     return KernelCall(BOOLEAN, kernel, (text_operand(scope, node.this), Constant(TEXT, inner)))
+
+
+def like_any_case(scope: InputScope, node: exp.ILike) -> VectorExpression:
+    pattern = _pattern(node)
+    if not pattern.isascii():
+        raise NotVectorisedError(f"the pattern {pattern!r} is left to Spark")
+    return KernelCall(BOOLEAN, "matches_any_case", (text_operand(scope, node.this), Constant(TEXT, pattern)))
+
+
+def _pattern(node: exp.Like | exp.ILike) -> str:
+    pattern = constant_text(node.expression)
+    if "\\" in pattern or node.args.get("escape"):
+        raise NotVectorisedError(f"the pattern {pattern!r} is left to Spark")
+    return pattern
 
 
 def case(scope: InputScope, node: exp.Case) -> VectorExpression:
@@ -203,6 +240,14 @@ def first_known(scope: InputScope, node: exp.Coalesce) -> VectorExpression:
         is_known = KernelCall(BOOLEAN, "negation", (KernelCall(BOOLEAN, "is_null", (value,)),))
         found = Choice(found.type, ((is_known, value),), found)
     return found
+
+
+def either(scope: InputScope, node: exp.Nvl2) -> VectorExpression:
+    """Translate `nvl2`: the second value where the first is known, else the third."""
+    is_null = KernelCall(BOOLEAN, "is_null", (scope.translate(node.this),))
+    is_known = KernelCall(BOOLEAN, "negation", (is_null,))
+    values = [scope.translate(node.args["true"])]
+    return _choose(scope, [is_known], values, _or_null(scope, node.args.get("false")), node)
 
 
 def null_if(scope: InputScope, node: exp.Nullif) -> VectorExpression:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from catchment.arrays import Index
+
 
 @dataclass(frozen=True)
 class RecordColumns:
@@ -28,3 +30,8 @@ class RecordColumns:
     def filter(self, chosen: pa.Array) -> RecordColumns:
         """Return the chosen records."""
         return RecordColumns({n: c.filter(chosen) for n, c in self.columns.items()}, chosen.true_count)
+
+    def take(self, rows: Index) -> RecordColumns:
+        """Return these records."""
+        chosen = pa.array(rows)
+        return RecordColumns({n: c.take(chosen) for n, c in self.columns.items()}, len(rows))

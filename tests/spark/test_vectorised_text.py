@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from catchment.query.sql.connectors import FilesConnector
@@ -140,6 +141,68 @@ def test_a_site_keeps_counts_and_quarantines_what_spark_would(
     assert kept(spark, scanned / "history" / "s") == kept(spark, native / "history" / "s")
     assert sent(tmp_path / "scan") == sent(tmp_path / "native")
     assert sum(kept(spark, scanned / "history" / "s").values()) > 900
+
+
+LEFT = """
+CREATE STREAM s ({ddl}) WITH (event_time = 'ts', sites = 'edge', connector = 'files', path = 'data',
+  format = '{format}', max_jump = '40000 days', history = {history});
+CREATE MATERIALIZED VIEW v AS
+  SELECT window.start, md5(name) AS name, count(*) AS n, max(whole) AS whole, max(real) AS real FROM s
+  GROUP BY window(ts, '1 day'), md5(name);
+"""
+
+
+@pytest.mark.parametrize(("format", "history"), [("json", False), ("csv", True), ("parquet", True)])
+def test_what_only_spark_sql_can_evaluate_is_evaluated_on_what_a_pass_has_read(
+    spark: SparkSession, tmp_path: Path, format: str, history: bool
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    write_left(data, format)
+    from catchment.spark.pipelines.micro_batch import BatchReducer
+
+    sql = LEFT.format(ddl=DDL, format=format, history=str(history).lower())
+    evaluated: list[str] = []
+    reduce_fragments = BatchReducer.reduce_fragments
+
+    def note_files(self: BatchReducer, state: Any, records: Any, *given: Any) -> Any:
+        evaluated.extend(records.inputFiles())
+        return reduce_fragments(self, state, records, *given)
+
+    folders = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("catchment.spark.evaluation.file_scan.SMALL_BYTES", 10_000)
+        for evaluator in ("vectorised", "native"):
+            with pytest.MonkeyPatch.context() as noting:
+                if evaluator == "vectorised":
+                    noting.setattr(BatchReducer, "reduce_fragments", note_files)
+                pipeline = open_site(spark, tmp_path / evaluator, data, sql, evaluator, SystemClock())
+                read_once(pipeline)
+            folders[evaluator] = pipeline.folder
+    assert evaluated
+    assert all(f"/{'history' if history else 'handed'}/s/" in file for file in evaluated)
+    assert sent(tmp_path / "vectorised") == sent(tmp_path / "native")
+    assert sum(sent(tmp_path / "native").values()) > 10
+    for kind in ("quarantine",) * (format != "parquet") + ("history",) * history:
+        mine, theirs = (kept(spark, folder / kind / "s") for folder in folders.values())
+        assert mine == theirs
+    assert not list(folders["vectorised"].glob("handed/s/*"))
+
+
+def write_left(data: Path, format: str) -> None:
+    """Write files of records; those of text have bad lines among them."""
+    for number in range(2):
+        if format == "parquet":
+            times = pa.array([(number * 700 + n) * 3_600_000_000 for n in range(700)], pa.int64()).cast(COLUMNS[0].type)
+            columns: dict[str, Any] = {"ts": times, "name": [f"n{n % 9}" for n in range(700)], "whole": range(700)}
+            columns |= {"small": range(700), "real": [n / 7 for n in range(700)], "flag": [True] * 700}
+            columns["day"] = [dt.date(2024, 5, 6)] * 700
+            pq.write_table(pa.table(columns, COLUMNS), data / f"{number}.parquet", row_group_size=100)
+            continue
+        lines = json_lines(300 + number, 700) if format == "json" else csv_lines(300 + number, 700)
+        if format == "csv":
+            lines = [",".join(COLUMNS.names), *(line for line in lines if "name" not in line.lower())]
+        (data / f"{number}.{format}").write_text("\n".join(lines) + "\n")
 
 
 def test_a_broken_header_in_the_middle_of_files_still_stops_the_stream(spark: SparkSession, tmp_path: Path) -> None:

@@ -78,6 +78,24 @@ def test_fragments_are_chosen_one_by_one(tmp_path: Path) -> None:
     assert any("MD5(s.k)" in text and text.startswith("native") for text in explained(deployment))
 
 
+@pytest.mark.parametrize(
+    ("format", "history", "is_scanned", "hands_over"),
+    [("parquet", True, True, False), ("parquet", False, False, False), ("json", True, True, True)],
+)
+def test_files_are_read_by_a_pass_for_spark_sql_where_that_is_faster(
+    tmp_path: Path, format: str, history: bool, is_scanned: bool, hands_over: bool
+) -> None:
+    options = f"connector = 'files', path = 'd', format = '{format}', history = {str(history).lower()}"
+    deployment = load(tmp_path, {"odd": ("md5(k)", "max(v)")}, options)
+    plans = deployment.fragments_at("a")
+    choice = choose_scanned(deployment.catalog.streams["s"], (), plans, (), deployment.project)
+    assert (choice is not None) == is_scanned
+    if choice is not None:
+        assert (choice.scanned, choice.native) == ((), tuple(plans))
+        assert choice.scan.fragments == ()
+        assert choice.hands_over == hands_over
+
+
 def test_a_stream_on_which_passes_keep_failing_is_left_to_spark_for_a_while(tmp_path: Path) -> None:
     deployment = load(tmp_path, {"plain": ("k", "sum(v)")})
     stream = deployment.catalog.streams["s"]

@@ -64,10 +64,12 @@ class FileScanner:
         history: Path | None,
         name: str = "",
         on_under_way: Callable[[], None] = lambda: None,
+        syncs: bool = True,
     ) -> ScanFindings:
         """Return what is in the files, or raise why native Spark SQL must decide.
 
-        `name` is who may end the pass. `on_under_way` is called when its shares wait for whoever scans them.
+        `name` is who may end the pass. `on_under_way` is called when its shares wait for whoever scans them. Without
+        `syncs` the records that are written to the folder `history` need not survive a crash.
         """
         tasks = self.spark.sparkContext.defaultParallelism
         try:
@@ -77,7 +79,7 @@ class FileScanner:
                 shares = split_text(pieces, tasks, SMALL_BYTES)
         except (OSError, pa.ArrowException) as error:
             raise NotVectorisedError(str(error)) from error
-        order = ScanOrder(plan, limits, history, functions=installed_files())
+        order = ScanOrder(plan, limits, history, syncs=syncs, functions=installed_files())
         numbered = list(enumerate(shares)) or [(0, [])]
         if len(numbered) == 1:
             return _merge(order, [order.run(numbered[0])])
@@ -112,7 +114,7 @@ class FileScanner:
         History is made durable here, while the processes scan the files of the next batch.
         """
         found = _merge(order, pool.map(replace(order, syncs=False).run, shares, on_under_way, order.is_wanted))
-        if order.history is not None:
+        if order.syncs and order.history is not None:
             sync_files(order.history / name for name in found.history)
         return found
 

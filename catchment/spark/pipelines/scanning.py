@@ -1,8 +1,10 @@
 """Micro-batches of files, reduced by one pass over the files where that is possible, and by Spark SQL where it is not.
 
 The pass does everything at once: it finds bad event times, writes history and lifts the fragments. What of a batch it
-cannot do is left to Spark SQL: some fragments, or the whole batch where the files or their values call for it. The bad
-records themselves are put into quarantine by Spark SQL, which is rare.
+cannot do is left to Spark SQL: some fragments, or all of them, or the whole batch where the files or their values call
+for it. Fragments are evaluated by Spark SQL on the records that the pass has written: history, or for lines of text
+without history, files that are removed with the end of the batch. The bad records themselves are put into quarantine by
+Spark SQL, which is rare.
 
 While a batch is committed, the passes over the files of the next ones run already (`scan_ahead.py`).
 """
@@ -24,16 +26,19 @@ from pyspark.sql import DataFrame
 from catchment.files.watch import FilePiece
 from catchment.log_fields import about
 from catchment.query.sql.statements import Stream
+from catchment.site.events import Event
 from catchment.site.plausible import PlausibleTimes
 from catchment.spark.evaluation.evaluator import Evaluator
 from catchment.spark.evaluation.file_scan import FileScanner, add_judged, events_of_scan, is_small, stats_of_scan
 from catchment.spark.pipelines.micro_batch import BatchReducer, Records, ReducedBatch, StreamState, times_of
 from catchment.spark.session import is_local
 from catchment.spark.sources.files import FileSource
+from catchment.spark.sources.history import BatchFolder
 from catchment.spark.sources.records import good_records, mark_implausible
+from catchment.spark.sources.streams import ddl
 from catchment.vectorised.choose import ScanChoice, StreamScans
 from catchment.vectorised.coercion import NotVectorisedError
-from catchment.vectorised.scan import ScanFindings, ScanPlan
+from catchment.vectorised.scan import ScanFindings
 from catchment.vectorised.scan_ahead import ScanAhead
 from catchment.vectorised.scan_pool import shared_pool
 
@@ -42,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ScannedFiles:
-    """What a pass has found in the files of a batch, and the folder of the history that it has written."""
+    """What a pass has found in the files of a batch, and the folder of the records that it has written."""
 
     found: ScanFindings
     attempt: Path | None = None
@@ -110,14 +115,18 @@ class ScanningReducer:
     def _ahead_of(self, stream: Stream) -> ScanAhead[ScannedFiles]:
         if stream.name not in self._ahead:
             self.native.history_of(stream).remove_attempts()
+            self._handed_of(stream).remove_attempts()
             self._ahead[stream.name] = ScanAhead(_spawn, ScannedFiles.remove)
         return self._ahead[stream.name]
+
+    def _handed_of(self, stream: Stream) -> BatchFolder:
+        """Return where records wait for Spark SQL that are not kept."""
+        return BatchFolder(self.native.folder / "handed" / stream.name)
 
     def _scan(
         self, state: StreamState, source: FileSource, choice: ScanChoice, batch: Records, number: int
     ) -> ReducedBatch:
         native = self.native
-        stream = state.stream
         if choice.scan.heard is not None:
             heard = choice.scan.heard.after(state.statements)
             choice = replace(choice, scan=replace(choice.scan, heard=heard))
@@ -129,64 +138,102 @@ class ScanningReducer:
             scanned.remove()
             scanned = self._scan_files(state, source, choice, checked.limits)
             state.far_records += scanned.found.bad - bad
+        has_history = native.writes_history(state.stream)
+        if has_history and scanned.attempt is not None:
+            native.history_of(state.stream).commit_attempt(scanned.attempt, scanned.found.history, number)
+        try:
+            events = self._events_of(state, source, choice, scanned, checked.limits, batch, number)
+        finally:
+            if not has_history:
+                scanned.remove()
+        stats = stats_of_scan(scanned.found)
+        return ReducedBatch(events, stats, times_of(stats, checked))
+
+    def _events_of(
+        self,
+        state: StreamState,
+        source: FileSource,
+        choice: ScanChoice,
+        scanned: ScannedFiles,
+        limits: PlausibleTimes | None,
+        batch: Records,
+        number: int,
+    ) -> list[Event]:
+        """Return what follows from a batch that was scanned, and write its quarantine."""
+        native = self.native
+        stream = state.stream
         found = scanned.found
-        stats = stats_of_scan(found)
-        has_history = scanned.attempt is not None
-        if scanned.attempt is not None:
-            native.history_of(stream).commit_attempt(scanned.attempt, found.history, number)
-        if stats.bad:
-            suspects = source.judge(found.doubtful) if found.doubtful and checked.limits is None else batch()
-            native.write_quarantine(stream, mark_implausible(suspects, stream.event_time, checked.limits), number)
+        if found.bad:
+            suspects = source.judge(found.doubtful) if found.doubtful and limits is None else batch()
+            native.write_quarantine(stream, mark_implausible(suspects, stream.event_time, limits), number)
         events = events_of_scan(choice, found, number)
-        if choice.native or choice.native_skipping:
-            if has_history:
-                rest = native.read_history(stream, number)
-            else:
-                rest = good_records(mark_implausible(batch(), stream.event_time, checked.limits))
+        if choice.leaves_records:
+            rest = self._left_records(stream, scanned, limits, batch, number)
             events += native.reduce_fragments(state, rest, number, choice.native, choice.native_skipping)
         if found.heard is not None:
             events.append(native.state_progress(state, found.heard))
-        return ReducedBatch(events, stats, times_of(stats, checked))
+        return events
+
+    def _left_records(
+        self, stream: Stream, scanned: ScannedFiles, limits: PlausibleTimes | None, batch: Records, number: int
+    ) -> DataFrame:
+        """Return the good records of a batch for Spark SQL: as the pass has written them, if it has."""
+        native = self.native
+        if native.writes_history(stream):
+            return native.read_history(stream, number)
+        if scanned.attempt is not None:
+            files = (str(scanned.attempt / name) for name in scanned.found.history)
+            return native.spark.read.schema(ddl(stream)).parquet(*files)
+        return good_records(mark_implausible(batch(), stream.event_time, limits))
 
     def _scan_files(
         self, state: StreamState, source: FileSource, choice: ScanChoice, limits: PlausibleTimes | None
     ) -> ScannedFiles:
         """Return what is in the files of a batch; lines that are doubtful are judged by Spark."""
-        scanned = self._take_ahead(state, choice.scan) if limits is None else None
+        scanned = self._take_ahead(state, choice) if limits is None else None
         if scanned is None:
-            scanned = self._scan_pieces(state.stream, choice.scan, limits, state.pieces)
+            scanned = self._scan_pieces(state.stream, choice, limits, state.pieces)
         if not scanned.found.doubtful:
             return scanned
-        judged = source.judge(scanned.found.doubtful).toArrow()
-        found = add_judged(choice.scan, scanned.found, judged, limits, scanned.attempt)
+        try:
+            judged = source.judge(scanned.found.doubtful).toArrow()
+            found = add_judged(choice.scan, scanned.found, judged, limits, scanned.attempt)
+        except BaseException:
+            scanned.remove()
+            raise
         return replace(scanned, found=found)
 
-    def _take_ahead(self, state: StreamState, plan: ScanPlan) -> ScannedFiles | None:
+    def _take_ahead(self, state: StreamState, choice: ScanChoice) -> ScannedFiles | None:
         """Return what the pass over the files of a batch has found, with passes over those of the next ones under way.
 
         Where sources state their progress, a pass begins with what the batch before it has heard, so it must wait. A
         small batch is scanned by this process, which is busy.
         """
+        plan = choice.scan
         ahead = self._ahead_of(state.stream)
         if is_small(state.pieces):
             return ahead.take(plan, state.pieces)
         following = takewhile(lambda pieces: pieces and not is_small(pieces), state.following)
         batches = [state.pieces, *([] if plan.heard is not None else following)]
-        ahead.begin(plan, batches, partial(self._scan_pieces, state.stream, plan, None))
+        ahead.begin(plan, batches, partial(self._scan_pieces, state.stream, choice, None))
         return ahead.take(plan, state.pieces)
 
     def _scan_pieces(
         self,
         stream: Stream,
-        plan: ScanPlan,
+        choice: ScanChoice,
         limits: PlausibleTimes | None,
         pieces: Sequence[FilePiece],
         on_under_way: Callable[[], None] = lambda: None,
     ) -> ScannedFiles:
         """Return what is in pieces of files."""
-        attempt = self.native.history_of(stream).begin_attempt() if self.native.writes_history(stream) else None
+        has_history = self.native.writes_history(stream)
+        folder = self.native.history_of(stream) if has_history else self._handed_of(stream)
+        attempt = folder.begin_attempt() if has_history or choice.hands_over else None
         try:
-            found = self.scanner.scan(plan, pieces, limits, attempt, stream.name, on_under_way)
+            found = self.scanner.scan(
+                choice.scan, pieces, limits, attempt, stream.name, on_under_way, syncs=has_history
+            )
         except BaseException:
             if attempt is not None:
                 shutil.rmtree(attempt, ignore_errors=True)
