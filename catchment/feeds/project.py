@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from catchment.errors import FeedError
+from catchment.feeds.cloud.budgets import NO_BOUND, Budgets, DeviceBudget
 from catchment.feeds.cloud.retention import Retention
 from catchment.feeds.device.limits import CLOUD_LIMITS, HostLimits
 from catchment.feeds.language.from_catalog import program_of
@@ -88,8 +89,15 @@ _DEVICE_OPTIONS = (
     Option("max", kinds.integer(1, 10**7), 10_000),
     Option("retire_after", kinds.duration(none=True, positive=True), None),
 )
+_BUDGET_OPTIONS = (
+    Option("upload", kinds.bandwidth()),
+    Option("download", kinds.bandwidth()),
+    Option("views", kinds.integer(0, 10**9)),
+    Option("per_device", kinds.text("a CSV file with the columns device, upload, download and views")),
+)
 _SETTINGS = {
     "costs": _COST_OPTIONS,
+    "budgets": _BUDGET_OPTIONS,
     "world": _WORLD_OPTIONS,
     "retention": _RETENTION_OPTIONS,
     "mqtt": _MQTT_OPTIONS,
@@ -106,6 +114,7 @@ class FeedProject:
     costs: LinkCosts
     world: Mapping[str, Any]  # the options of [world], checked
     retention: Retention
+    budgets: Budgets
     plan: PlanProgram  # the program as it was when the folder was opened, together with submitted views
 
     @property
@@ -146,7 +155,30 @@ def open_project(folder: Path, upload_cost: float | None = None, download_cost: 
         _read_device_costs(folder, costs["per_device"]),
     )
     plan = read_program_file(folder, functions)
-    return FeedProject(folder, plan(()), link_costs, settings["world"], _retention_of(settings["retention"]), plan)
+    retention = _retention_of(settings["retention"])
+    budgets = _read_budgets(folder, settings["budgets"])
+    return FeedProject(folder, plan(()), link_costs, settings["world"], retention, budgets, plan)
+
+
+def _read_budgets(folder: Path, settings: Mapping[str, Any]) -> Budgets:
+    """Return the budget of every device, and of those that have one of their own; an empty cell is no bound."""
+    every = _budget(settings["upload"], settings["download"], settings["views"])
+    if settings["per_device"] is None:
+        return Budgets(every)
+    columns = (("device", "STRING"), ("upload", "DOUBLE"), ("download", "DOUBLE"), ("views", "BIGINT"))
+    found: dict[str, DeviceBudget] = {}
+    for number, (device, *bounds) in read_lines(folder, Declared("budgets", columns, file=settings["per_device"])):
+        if device is None or any(bound is not None and not 0 <= bound < 1e15 for bound in bounds):
+            where = f"{folder / settings['per_device']}, line {number}"
+            told = ", ".join(map(str, (device, *bounds)))
+            raise FeedError(f"found {told}; expected a device, bytes per second from 0, and views", where=where)
+        found[device] = _budget(*bounds)
+    return Budgets(every, found)
+
+
+def _budget(upload: float | None, download: float | None, views: float | None) -> DeviceBudget:
+    bounds = (NO_BOUND if bound is None else float(bound) for bound in (upload, download, views))
+    return DeviceBudget(*bounds)
 
 
 def _read_device_costs(folder: Path, file: str | None) -> dict[str, tuple[float, float]]:

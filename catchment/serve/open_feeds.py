@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from catchment.feeds.cloud.choose_hosts import STRATEGIES, expected_rates
 from catchment.feeds.cloud.cloud import Cloud
-from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.cloud.routes import CLOUD, predict
 from catchment.feeds.device.spool import spool_for
@@ -22,7 +21,7 @@ from catchment.feeds.language.template import FeedTemplate
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.messages import Notice
 from catchment.feeds.runs.measured_run import FeedRun, RunOptions, play_side_by_side
-from catchment.feeds.runs.workload import Workload
+from catchment.feeds.runs.workload import Workload, placement_rule
 from catchment.serve.feed_workload import graph_of, load_workload
 from catchment.units import format_duration
 
@@ -36,8 +35,7 @@ def local_cloud(workload: Workload) -> Cloud:
     """Make a cloud in this process with the views of a workload, none of them deployed."""
     retention = workload.retention
     router = Router(compile_feeds(workload.program), retention.cloud, spool_for(retention.cloud))
-    rule = ReoptimizeRule(workload.costs, retention=retention)
-    return Cloud(graph_of(workload), router, workload.feed_rates, rule)
+    return Cloud(graph_of(workload), router, workload.feed_rates, placement_rule(workload))
 
 
 def explain_workload(workload: Workload) -> dict[str, Any]:
@@ -50,7 +48,7 @@ def explain_workload(workload: Workload) -> dict[str, Any]:
     workload.retention.check(graph, workload.feed_rates)
     strategies = {}
     for name, choose in STRATEGIES.items():
-        hosts = workload.retention.fit(graph, choose(graph, rates, workload.costs), workload.feed_rates)
+        hosts = placement_rule(workload, choose).place(graph, rates, workload.feed_rates)
         traffic = predict(graph, hosts, rates)
         strategies[name] = {
             "messages_up": sum(traffic.up.values()),

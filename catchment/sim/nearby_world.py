@@ -27,6 +27,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from catchment.errors import SimulationError
+from catchment.feeds.cloud.budgets import Budgets
 from catchment.feeds.cloud.retention import Retention
 from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.language.reference import ReferenceData
@@ -80,6 +81,7 @@ class NearbyWorld:
     seed: int
     costs: LinkCosts = field(default_factory=LinkCosts)
     retention: Retention = field(default_factory=Retention)
+    budgets: Budgets = field(default_factory=Budgets)
 
     def read_reference(self) -> ReferenceData:
         return ReferenceData({"friends": self.friends}, tuple(int(d) for d in self.rates))
@@ -125,7 +127,7 @@ def make_nearby_world(project: FeedProject) -> NearbyWorld:
     seed = world["seed"]
     rate_unit = world["rate_unit"]
     made = make_world(project.program, users, seed=seed, rate_unit=rate_unit, costs=project.costs)
-    return replace(made, retention=project.retention)
+    return replace(made, retention=project.retention, budgets=project.budgets)
 
 
 def make_world(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from catchment.feeds.cloud.cloud import Cloud
+from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.cloud.routes import CLOUD
 from catchment.feeds.device.device import DeviceConfig
@@ -113,6 +114,7 @@ def start(
     devices: int,
     carry: Carrier = carry_until_quiet,
     max_outbox: int = 10_000,
+    rule: ReoptimizeRule | None = None,
 ) -> LocalRun:
     """A run whose views are deployed and confirmed before the first record."""
     bus = Bus(max_queued=1_000_000)  # links of these tests may be very slow; bounds have their own tests
@@ -120,7 +122,7 @@ def start(
     fleet = Fleet(configs, bus)
     for device in fleet.devices.values():
         device.notified.capacity = 1_000_000
-    cloud = Cloud(graph, Router(compile_program(graph.program.text, BUILT_IN)))
+    cloud = Cloud(graph, Router(compile_program(graph.program.text, BUILT_IN)), rule=rule)
     run = LocalRun(cloud, fleet, bus)
     run.produced = []
     run.connect_all()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from catchment.errors import FeedError
+from catchment.feeds.cloud.budgets import loads_of
 from catchment.feeds.cloud.choose_hosts import expected_rates, least_traffic, place_one_by_one
 from catchment.feeds.cloud.controller import FeedController
 from catchment.feeds.cloud.program_state import store_program
@@ -114,7 +115,7 @@ class CloudControl:
     def _fit(self, graph: ViewGraph, hosts: Hosts) -> dict[str, str]:
         """Return these hosts, without devices that could not keep their views beside those that they have."""
         kept = {name: host for name, host in self.controller.current_hosts().items() if name in graph.views}
-        fitted = self.rule.retention.fit(graph, {**kept, **hosts}, self.controller.rates)
+        fitted = self.rule.fit(graph, {**kept, **hosts}, self.controller.rates, hosts.keys())
         return {name: fitted[name] for name in hosts}
 
     def review(self, period_s: float) -> list[Deliver]:
@@ -127,11 +128,20 @@ class CloudControl:
         rates = self.controller.rates
         for view, count in self._controlled.take_matched().items():
             rates[view] = count / period_s
-        best = self.reoptimizer.observe(self.graph, self.controller.current_hosts(), rates, period_s)
+        hosts = self.controller.current_hosts()
+        best = self.reoptimizer.observe(self.graph, hosts, rates, period_s)
+        if best is None and self._is_over_budget(hosts):
+            best = hosts  # what is over a budget leaves at once, whatever that costs
         if best is None:
             return None
         self.redeployed += 1
         return self._fit(self.graph, best)
+
+    def _is_over_budget(self, hosts: Hosts) -> bool:
+        budgets = self.rule.budgets
+        if not budgets.are_bound or len(hosts) < len(self.graph.views):
+            return False
+        return bool(budgets.exceeded(loads_of(self.graph, hosts, expected_rates(self.graph, self.controller.rates))))
 
     def update(self, newer: ViewGraph) -> list[Deliver]:
         """Follow a change of the reference data, or of the devices that are there."""
@@ -172,7 +182,7 @@ class CloudControl:
         if kept and self.rule.strategy is least_traffic:
             placed = place_one_by_one(newer, kept, added, rates, self.rule.costs)
         else:
-            placed = self.rule.strategy(newer, rates, self.rule.costs)
+            placed = self.rule.place(newer, rates, rates)
         return self._fit(newer, {view.name: placed[view.name] for view in added})
 
     def retire(self, device: str) -> list[Deliver]:

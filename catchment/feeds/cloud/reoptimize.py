@@ -7,11 +7,12 @@ rule, and its guarantee, are those of `catchment.optimizer.move_account`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from catchment.errors import FeedError
-from catchment.feeds.cloud.choose_hosts import Strategy, least_traffic
+from catchment.feeds.cloud.budgets import Budgets
+from catchment.feeds.cloud.choose_hosts import Strategy, expected_rates, least_traffic
 from catchment.feeds.cloud.retention import Retention
 from catchment.feeds.cloud.routes import CLOUD, Hosts, predict, routes_of, source_of
 from catchment.feeds.language.view_graph import ViewGraph
@@ -64,10 +65,32 @@ class ReoptimizeRule:
     patience: float = PATIENCE
     strategy: Strategy = least_traffic
     retention: Retention = field(default_factory=Retention)
+    budgets: Budgets = field(default_factory=Budgets)
 
     def __post_init__(self) -> None:
         if self.patience <= 0:
             raise FeedError(f"patience must be positive, not {self.patience}")
+
+    def place(self, graph: ViewGraph, weights: Mapping[str, float], rates: Mapping[str, float]) -> dict[str, str]:
+        """Return where views are computed best, by how many events there are and come per second."""
+        best = self.strategy(graph, weights, self.costs)
+        if self.budgets.are_bound:
+            from catchment.feeds.cloud.place_within import place_within  # SciPy is needed here only
+
+            best = place_within(graph, best, expected_rates(graph, rates), self.costs, self.budgets)
+        return self.fit(graph, best, rates)
+
+    def fit(
+        self, graph: ViewGraph, hosts: Hosts, rates: Mapping[str, float], movable: Collection[str] | None = None
+    ) -> dict[str, str]:
+        """Return a placement with the cloud in place of devices that could not keep, or may not compute, their views.
+
+        With `movable`, only these views go elsewhere.
+        """
+        kept = self.retention.fit(graph, hosts, rates)
+        if movable is not None:
+            kept = {**hosts, **{name: kept[name] for name in movable}}
+        return self.budgets.fit(graph, kept, expected_rates(graph, rates), self.costs, movable)
 
     def build(self, redeploy_cost: RedeployCost | None = None) -> ViewReoptimizer:
         return ViewReoptimizer(self, redeploy_cost or MovePrice(costs=self.costs))
@@ -98,7 +121,7 @@ class ViewReoptimizer:
         for feed, rate in rates.items():
             self.events[feed] = self.events.get(feed, 0.0) + rate * period_s
         average = {feed: count / self.open_s for feed, count in self.events.items()}
-        best = self.rule.retention.fit(graph, self.rule.strategy(graph, self.events, self.rule.costs), average)
+        best = self.rule.place(graph, self.events, average)
         lost = self._cost(graph, hosts) - self._cost(graph, best)
         move = self.account.should_move(lost, self.redeploy_cost(graph, hosts, best, average))
         if not self.account.lost:

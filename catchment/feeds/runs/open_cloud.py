@@ -11,7 +11,6 @@ from catchment.errors import FeedError
 from catchment.feeds.cloud.admission import AdmissionRule, DeviceGate, TokenOf
 from catchment.feeds.cloud.choose_hosts import STRATEGIES
 from catchment.feeds.cloud.cloud import Cloud, PlacingCloud
-from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.device.spool import spool_for
 from catchment.feeds.language.program_form import compile_feeds
@@ -22,7 +21,7 @@ from catchment.feeds.runs.notice_tables import NoticeTables
 from catchment.feeds.runs.reference_tables import MadeReference, ReferenceSource, ReferenceTables
 from catchment.feeds.runs.registrar import Registrar
 from catchment.feeds.runs.submissions import Submissions
-from catchment.feeds.runs.workload import Recording, Workload
+from catchment.feeds.runs.workload import Recording, Workload, placement_rule
 from catchment.keys.private_files import read_secret
 from catchment.timeline import Clock
 
@@ -46,7 +45,7 @@ def open_durable_cloud(
         )
     limits = workload.retention.cloud
     router = Router(compile_feeds(workload.program), limits, spool_for(limits))
-    rule = ReoptimizeRule(workload.costs, strategy=STRATEGIES[strategy], retention=workload.retention)
+    rule = placement_rule(workload, STRATEGIES[strategy])
     cloud = Cloud(ViewGraph(workload.program, {}, {}), router, workload.feed_rates, rule)
     return DurableCloud(cloud, router, state, clock, tables, answers)
 

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from catchment.errors import FeedError
+from catchment.feeds.cloud.budgets import Budgets
+from catchment.feeds.cloud.choose_hosts import Strategy, least_traffic
+from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.retention import Retention
 from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.language.program_form import compile_feeds
@@ -40,6 +43,10 @@ class Workload(Protocol):
         """How much the cloud and its devices keep for their views."""
 
     @property
+    def budgets(self) -> Budgets:
+        """What each device may be asked to carry."""
+
+    @property
     def rates(self) -> dict[str, float]:
         """Events per second of each known device."""
 
@@ -54,6 +61,11 @@ class Workload(Protocol):
 
     def change_rates(self) -> None:
         """Change the rates of devices in mid-run, as experiments do."""
+
+
+def placement_rule(workload: Workload, strategy: Strategy = least_traffic) -> ReoptimizeRule:
+    """Return how the views of a workload are placed, by what its project says of costs, budgets and retention."""
+    return ReoptimizeRule(workload.costs, strategy=strategy, retention=workload.retention, budgets=workload.budgets)
 
 
 MakeWorkload = Callable[[FeedProject], Workload]
@@ -125,6 +137,10 @@ class Recording:
     @property
     def retention(self) -> Retention:
         return self.project.retention
+
+    @property
+    def budgets(self) -> Budgets:
+        return self.project.budgets
 
     def read_reference(self) -> ReferenceData:
         """Read the reference tables as they are in the folder now."""

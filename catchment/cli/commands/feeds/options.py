@@ -104,11 +104,11 @@ def _absolute(path: str | None) -> str | None:
 def cloud_without_views(workload: Workload, strategy: str) -> Iterator[FeedCloud]:
     """Give a cloud on Spark that has no views yet: those of devices begin when they register."""
     from catchment.feeds.cloud.choose_hosts import STRATEGIES
-    from catchment.feeds.cloud.reoptimize import ReoptimizeRule
+    from catchment.feeds.runs.workload import placement_rule
     from catchment.spark.feeds.cloud import spark_cloud
 
     notes.print("starting Spark for the cloud ...")
-    rule = ReoptimizeRule(workload.costs, strategy=STRATEGIES[strategy], retention=workload.retention)
+    rule = placement_rule(workload, STRATEGIES[strategy])
     with spark_cloud(workload.program, None, workload.feed_rates, rule) as cloud:
         yield cloud
 
@@ -121,10 +121,10 @@ def cloud_for(workload: Workload, kind: CloudKind) -> Iterator[FeedCloud]:
 
         yield local_cloud(workload)
     else:
-        from catchment.feeds.cloud.reoptimize import ReoptimizeRule
+        from catchment.feeds.runs.workload import placement_rule
         from catchment.spark.feeds.cloud import spark_cloud
 
         notes.print("starting Spark for the cloud ...")
-        rule = ReoptimizeRule(workload.costs, retention=workload.retention)
+        rule = placement_rule(workload)
         with spark_cloud(workload.program, workload.read_reference(), workload.feed_rates, rule) as cloud:
             yield cloud
