@@ -33,8 +33,8 @@ MAX_DECODED = 4  # records that are remembered as they were decoded
 
 
 @lru_cache(maxsize=MAX_DECODED)  # every process of a simulated deployment reads the same record at each start
-def _decode(document: bytes) -> Deployed:
-    deployed: Deployed = decode(document)
+def _decode(document: str) -> Deployed:
+    deployed: Deployed = decode(base64.b64decode(document))
     return deployed
 
 
@@ -55,10 +55,8 @@ class DeploymentStore:
 
     def read(self) -> Deployed | None:
         """Return what is deployed; None before the first run."""
-        document = self.read_document()
-        if document is None:
-            return None
-        return _decode(document)
+        record = read_record(self.folder / FILE)
+        return None if record is None else _decode(record["deployed"])
 
     def read_document(self) -> bytes | None:
         """Return what is deployed as it is encoded; None before the first run."""

@@ -31,7 +31,9 @@ Fields = dict[str, Any]
 Array = np.ndarray[Any, Any]
 Migration = Callable[[Fields], Fields]  # the fields of one version to those of the next
 
-_INTEGERS = range(-(2**63), 2**64)  # integers that MessagePack carries
+_LEAST_INTEGER = -(2**63)  # that MessagePack carries
+_GREATEST_INTEGER = 2**64 - 1
+_INTEGERS = range(_LEAST_INTEGER, _GREATEST_INTEGER + 1)
 COMPRESS_ARRAYS_FROM_BYTES = 1024  # below it compression saves less than it costs
 COMPRESS_TABLES_FROM_BYTES = 4096  # likewise: most of a smaller table is its schema
 THREADS_FROM_BYTES = 1_000_000  # below it handing columns to other threads costs more than it saves
@@ -78,6 +80,7 @@ class _Registration:
     stored_class: type
     version: int
     migrations: Mapping[int, Migration]
+    fields: tuple[str, ...]
 
 
 _REGISTRY: dict[str, _Registration] = {}
@@ -96,7 +99,7 @@ def stored(version: int = 1, migrations: Mapping[int, Migration] | None = None) 
         assert known is None or _full_name(known.stored_class) == _full_name(new), (
             f"two classes are stored as {new.__name__}"
         )
-        _REGISTRY[new.__name__] = _Registration(new, version, dict(migrations or {}))
+        _REGISTRY[new.__name__] = _Registration(new, version, dict(migrations or {}), stored_fields(new))
         return new
 
     return register
@@ -116,41 +119,66 @@ def decode(data: bytes) -> Any:
 
 
 def _pack(value: Any) -> Any:
-    if value is None or isinstance(value, bool | bytes):
-        return value
+    how = _PACKERS.get(type(value))
+    if how is None:
+        how = _packer_of(value)
+        _PACKERS[type(value)] = how
+    return how(value)
+
+
+def _packer_of(value: Any) -> Callable[[Any], Any]:
+    """Return how values of a type are packed; it is asked once per type."""
     if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, float):
-        return value
+        return _pack_scalar
     if isinstance(value, Enum):
-        return _extension(_Kind.MEMBER, [_registered_name(type(value)), value.value])
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        return value if value in _INTEGERS else _extension(_Kind.INTEGER, str(value))
-    if isinstance(value, list):
-        return [_pack(v) for v in value]
-    if isinstance(value, tuple):
-        return _extension(_Kind.TUPLE, [_pack(v) for v in value])
+        return _pack_member
+    for of, how in _PLAIN_PACKERS.items():
+        if isinstance(value, of):
+            return how
     if dataclasses.is_dataclass(value):
-        return _pack_record(value)
-    if isinstance(value, Mapping):  # last of those that are common: this check is slow
-        return _pack_mapping(value)
-    return _pack_other(value)
+        return _pack_record
+    if isinstance(value, Mapping):
+        return _pack_mapping
+    return _pack_other
+
+
+def _pack_as_is(value: Any) -> Any:
+    return value
+
+
+def _pack_scalar(value: np.generic) -> Any:
+    return value.item()
+
+
+def _pack_member(value: Enum) -> msgspec.msgpack.Ext:
+    return _extension(_Kind.MEMBER, [_registered_name(type(value)), value.value])
+
+
+def _pack_integer(value: int) -> Any:
+    return value if _LEAST_INTEGER <= value <= _GREATEST_INTEGER else _extension(_Kind.INTEGER, str(value))
+
+
+def _pack_list(value: list[Any]) -> list[Any]:
+    return [_pack(v) for v in value]
+
+
+def _pack_tuple(value: tuple[Any, ...]) -> msgspec.msgpack.Ext:
+    return _extension(_Kind.TUPLE, [_pack(v) for v in value])
 
 
 def _pack_mapping(value: Mapping[Any, Any]) -> Any:
     if isinstance(value, Counter):
         return _extension(_Kind.COUNTER, [[_pack(k), n] for k, n in value.items()])
-    if all(type(key) in (str, int) and (type(key) is str or key in _INTEGERS) for key in value):
+    if all(type(key) is str or (type(key) is int and key in _INTEGERS) for key in value):
         return {key: _pack(v) for key, v in value.items()}
     return _extension(_Kind.MAP, [[_pack(k), _pack(v)] for k, v in value.items()])
 
 
 def _pack_record(value: Any) -> msgspec.msgpack.Ext:
     name = _registered_name(type(value))
-    fields = {f.name: _pack(getattr(value, f.name)) for f in dataclasses.fields(value) if _is_stored(f)}
-    return _extension(_Kind.RECORD, [name, _REGISTRY[name].version, fields])
+    known = _REGISTRY[name]
+    fields = {field: _pack(getattr(value, field)) for field in known.fields}
+    return _extension(_Kind.RECORD, [name, known.version, fields])
 
 
 def _pack_other(value: Any) -> Any:
@@ -178,6 +206,20 @@ def _pack_array(value: Array) -> msgspec.msgpack.Ext:
     if len(content) < COMPRESS_ARRAYS_FROM_BYTES:
         return _extension(_Kind.ARRAY, [*head, content])
     return _extension(_Kind.COMPRESSED_ARRAY, [*head, pa.compress(content, codec="zstd", asbytes=True)])
+
+
+# How values of plain types are packed, and of those derived from them; the first that fits counts.
+_PLAIN_PACKERS: dict[type, Callable[[Any], Any]] = {
+    type(None): _pack_as_is,
+    bool: _pack_as_is,
+    bytes: _pack_as_is,
+    float: _pack_as_is,
+    str: _pack_as_is,
+    int: _pack_integer,
+    list: _pack_list,
+    tuple: _pack_tuple,
+}
+_PACKERS: dict[type, Callable[[Any], Any]] = dict(_PLAIN_PACKERS)  # by exact type: as many as there are types
 
 
 def _read_dtype(text: str) -> np.dtype[Any]:
@@ -268,9 +310,11 @@ def _unregistered_error(wanted: type) -> StorageError:
     return StorageError(f"a {wanted.__name__} cannot be stored", hint="decorate its class with @stored")
 
 
-def _is_stored(field: dataclasses.Field[Any]) -> bool:
-    stored_field: bool = field.metadata.get("stored", True)
-    return stored_field
+def stored_fields(stored_class: type) -> tuple[str, ...]:
+    """Return the fields of a registered dataclass that are written; an enum has none."""
+    if not dataclasses.is_dataclass(stored_class):
+        return ()
+    return tuple(f.name for f in dataclasses.fields(stored_class) if f.metadata.get("stored", True))
 
 
 def _extension(kind: _Kind, content: Any) -> msgspec.msgpack.Ext:

@@ -157,7 +157,7 @@ def _contents(stored_class: type) -> list[str]:
     if issubclass(stored_class, Enum):
         return [f"{member.name}={member.value!r}" for member in stored_class]
     assert dataclasses.is_dataclass(stored_class), f"{stored_class.__name__} is neither a dataclass nor an enum"
-    return [f.name for f in dataclasses.fields(stored_class) if codec._is_stored(f)]
+    return list(codec.stored_fields(stored_class))
 
 
 if __name__ == "__main__":

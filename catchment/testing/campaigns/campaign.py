@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -192,7 +193,8 @@ def _met(coverage: Coverage, one: Feature, other: Feature) -> int:
 
 def _run_all(seeds: list[int], draw: Draw, processes: int) -> Iterator[RunReport]:
     if processes == 1:
-        yield from (_run_one(seed, draw) for seed in seeds)
+        with _collecting_rarely():
+            yield from (_run_one(seed, draw) for seed in seeds)
         return
     with ProcessPoolExecutor(processes, initializer=_collect_rarely) as pool:
         yield from pool.map(_run_one, seeds, [draw] * len(seeds), chunksize=4)
@@ -202,6 +204,18 @@ def _collect_rarely() -> None:
     """Leave what was imported out of collections of garbage, and collect after many objects: a run makes few cycles."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
+
+
+@contextmanager
+def _collecting_rarely() -> Iterator[None]:
+    """Collect rarely for a while, in a process that goes on with something else."""
+    before = gc.get_threshold()
+    _collect_rarely()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def _run_one(seed: int, draw: Draw) -> RunReport:

@@ -17,8 +17,10 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import sqlglot
 from duckdb.func import FunctionNullHandling, PythonUDFType
+from sqlglot import exp
 
 from catchment.aggregates import Aggregate, make_aggregate, partials
 from catchment.aggregates.grouped import floats_of
@@ -131,6 +133,8 @@ class PureEvaluator:
         self._tables = {name: _read_table(folder, table) for name, table in tables.items()}
         self._known: dict[tuple[int, Fragment], FragmentRows] = {}
         self._asked: dict[tuple[int, int], FragmentRows] = {}  # by identity, which is found faster
+        self._good: dict[int, pa.Table] = {}  # the records that can be read, by the identity of all that arrive
+        self._chosen: dict[tuple[int, str, str], pa.ChunkedArray] = {}  # of those, the numbers of a condition
 
     def rows(self, arrivals: ArrivingRecords, fragment: Fragment) -> FragmentRows:
         """Return what a fragment takes of all records."""
@@ -168,18 +172,9 @@ class PureEvaluator:
         clustered = [terms for terms in terms_in(fragment.aggregates) if terms.clustered]
         named = [*measured, *clustered]
         columns = {sql: f"argument_{i}" for i, sql in enumerate(dict.fromkeys(a.argument for a in named)) if sql}
-        asked = [f"{as_duckdb(k.sql)} AS {_quote(k.name)}" for k in fragment.keys]
-        asked += [f"{as_duckdb(sql)} AS {name}" for sql, name in columns.items()]
-        connection = duckdb_connection()
-        records = _without_zone(arrivals.table).append_column(NUMBER, pa.array(np.arange(len(arrivals))))
-        connection.register("records", records.filter(pa.array(arrivals.are_good)))
-        joins = " ".join(self._joins(connection, fragment))
-        where = f"WHERE {as_duckdb(fragment.where)}" if fragment.where else ""
-        number = f"{_quote(fragment.stream)}.{NUMBER}"
-        found = connection.sql(
-            f"SELECT {', '.join([number, *asked])} FROM records AS {_quote(fragment.stream)} {joins} {where} "
-            f"ORDER BY {number}"
-        ).to_arrow_table()
+        found = self._take_columns(arrivals, fragment, columns)
+        if found is None:
+            found = self._ask_duckdb(arrivals, fragment, columns)
         numbers = np.asarray(found[NUMBER], dtype=np.int64)
         table = found.drop_columns([NUMBER])
         for key in fragment.keys:
@@ -189,6 +184,44 @@ class PureEvaluator:
             table = pa.table({"_row": found[NUMBER]})
         counted = self._find(arrivals, count_records(fragment)) if fragment.explodes else None
         return FragmentRows(fragment, numbers, arrivals.times_us[numbers], table, arguments, counted)
+
+    def _ask_duckdb(self, arrivals: ArrivingRecords, fragment: Fragment, arguments: Mapping[str, str]) -> pa.Table:
+        """Return the numbers of the records that a fragment takes, its keys and its arguments."""
+        asked = [f"{as_duckdb(k.sql)} AS {_quote(k.name)}" for k in fragment.keys]
+        asked += [f"{as_duckdb(sql)} AS {name}" for sql, name in arguments.items()]
+        connection = duckdb_connection()
+        connection.register("records", self._good_records(arrivals))
+        joins = " ".join(self._joins(connection, fragment))
+        where = f"WHERE {as_duckdb(fragment.where)}" if fragment.where else ""
+        number = f"{_quote(fragment.stream)}.{NUMBER}"
+        return connection.sql(
+            f"SELECT {', '.join([number, *asked])} FROM records AS {_quote(fragment.stream)} {joins} {where} "
+            f"ORDER BY {number}"
+        ).to_arrow_table()
+
+    def _take_columns(
+        self, arrivals: ArrivingRecords, fragment: Fragment, arguments: Mapping[str, str]
+    ) -> pa.Table | None:
+        """Return the same where nothing is computed but a condition: asking DuckDB costs more than such a fragment."""
+        wanted = {k.name: column_of(k.sql, fragment.stream) for k in fragment.keys}
+        wanted |= {name: column_of(sql, fragment.stream) for sql, name in arguments.items()}
+        if fragment.lookups or fragment.explodes or None in wanted.values():
+            return None
+        records = self._good_records(arrivals)
+        if fragment.where:
+            chosen = id(arrivals), fragment.stream, fragment.where
+            if chosen not in self._chosen:
+                bare = replace(fragment, keys=(), aggregates=())
+                self._chosen[chosen] = self._ask_duckdb(arrivals, bare, {})[NUMBER]
+            records = records.take(pc.index_in(self._chosen[chosen], records[NUMBER]))
+        return pa.table({NUMBER: records[NUMBER], **{name: records[column] for name, column in wanted.items()}})
+
+    def _good_records(self, arrivals: ArrivingRecords) -> pa.Table:
+        """Return the records that can be read, with their numbers."""
+        if id(arrivals) not in self._good:
+            records = _without_zone(arrivals.table).append_column(NUMBER, pa.array(np.arange(len(arrivals))))
+            self._good[id(arrivals)] = records.filter(pa.array(arrivals.are_good))
+        return self._good[id(arrivals)]
 
     def _joins(self, connection: duckdb.DuckDBPyConnection, fragment: Fragment) -> Iterator[str]:
         for number in range(len(fragment.lookups) + 1):
@@ -272,6 +305,14 @@ def as_duckdb(sql: str) -> str:
             f"the expression {sql!r} cannot be simulated: DuckDB has nothing that means the same",
             hint="test this view on Spark",
         ) from cause
+
+
+@cache
+def column_of(sql: str, stream: str) -> str | None:
+    """Return the column of a stream that an expression is; None if it is anything else."""
+    parsed = sqlglot.parse_one(sql, read="spark")
+    is_plain = type(parsed) is exp.Column and parsed.table in (stream, "") and len(parsed.parts) <= 2
+    return parsed.name if is_plain else None
 
 
 @cache
