@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.sharing.live import REPORT_EVERY_S, session
-from benchmarks.sharing.world import DAY_RECORDS, SITES, Edits, Layout, edits_of, views
+from benchmarks.sharing.world import DAY_RECORDS, Edits, Layout, edits_of, views
 from catchment.center.results.read import read_results, read_windows
 from catchment.errors import ConfigError
 from catchment.optimizer.choices import Strength
@@ -190,7 +190,7 @@ def judge(state: Path, view: str, edits: Edits, categories: Path) -> dict[str, A
     windows = read_windows(state, name).to_pylist()
     first = min(w["window_start"] for w in windows)
     columns, wanted = oracle(view, edits, categories)
-    answered = Counter(_plain(row, columns) for row in read_results(state, name).to_pylist())
+    answered = Counter(plain_row(row, columns) for row in read_results(state, name).to_pylist())
     expected = Counter(row for row in wanted if row[0] >= first.replace(tzinfo=None))
     return {
         "query": name,
@@ -202,7 +202,8 @@ def judge(state: Path, view: str, edits: Edits, categories: Path) -> dict[str, A
     }
 
 
-def _plain(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[Any, ...]:
+def plain_row(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[Any, ...]:
+    """Return an answer's columns as the oracle gives them."""
     values = [row[c] for c in columns]
     values = [v.replace(tzinfo=None) if isinstance(v, datetime) else v for v in values]
     return tuple([tuple((i["item"], i["count"]) for i in v) if isinstance(v, list) else v for v in values])
@@ -233,7 +234,8 @@ def translated(view: str) -> str:
 def _load(base: Any, edits: Edits, categories: Path) -> None:
     import pyarrow as pa
 
-    rows = [{**r, "time": datetime.fromisoformat(str(r["time"])).replace(tzinfo=None)} for s in SITES for r in edits[s]]
+    found = (row for rows in edits.values() for row in rows)
+    rows = [{**row, "time": datetime.fromisoformat(str(row["time"])).replace(tzinfo=None)} for row in found]
     base.register("raw", pa.Table.from_pylist(rows))
     flags = ", ".join(f"CAST({c} AS BOOLEAN) AS {c}" for c in ("robot", "anonymous", "new", "minor"))
     base.execute(f"CREATE TABLE edits AS SELECT * REPLACE ({flags}) FROM raw")

@@ -39,7 +39,7 @@ def views() -> list[str]:
 
 def edits_of(hours: float, squeeze: float = 1.0, first: float = 0.0) -> Edits:
     """Some hours of the edits by site; `squeeze` of their seconds are made one, so that slices hold more."""
-    make = _maker()
+    make = maker()
     data = data_file("wiki_edits").parents[1]
     found: dict[str, list[Mapping[str, Any]]] = {site: [] for site in SITES}
     rows = sorted(make.edits(data), key=lambda e: str(e["time"]))
@@ -108,7 +108,7 @@ class Layout:
 
 
 @cache
-def _maker() -> ModuleType:
+def maker() -> ModuleType:
     """make.py of the example."""
     spec = importlib.util.spec_from_file_location("wan_workload_make", EXAMPLE / "make.py")
     assert spec is not None
