@@ -26,9 +26,11 @@ from catchment.project.ways import Ways
 from catchment.query.explain import explain_data
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.connectors import GeneratorConnector
+from catchment.serve.evaluation_advice import advise_evaluation
 from catchment.timeline import SECOND_US
 from catchment.vectorised.choose import explain_evaluation
 
+ASSUMED = "assumed"  # origin of a rate about which nothing is declared or measured
 CENTER_STEP_S = 0.25  # how often the center looks at what has landed
 
 
@@ -47,15 +49,17 @@ def explain_deployment(
     known = statistics or (predicted_statistics(deployment) if analyze else known_statistics(deployment))
     plans = [p for p in deployment.plans if views is None or p.name in views]
     evaluated = _evaluations(deployment)
+    rates = list(explain_rates(deployment, known, analyze=analyze))
     answer: dict[str, Any] = {
         "at": deployment.project.center,
         "sinks": list(deployment.sinks),
-        "rates": list(explain_rates(deployment, known, analyze=analyze)),
+        "rates": rates,
         "sites": [_site(deployment, site, known, evaluated) for site in deployment.sites],
         "links": list(_links(deployment, known)),
         "ways": list(_ways(deployment)),
         "routes": _better_routes(deployment),
         "moves": _moves(deployment),
+        "evaluation": _better_evaluation(deployment, known, rates),
         "views": [_view(deployment, plan, known, evaluated) for plan in plans],
     }
     if analyze:
@@ -82,7 +86,7 @@ def explain_rates(deployment: Deployment, known: Statistics, *, analyze: bool = 
     declared = load_statistics(deployment.project, deployment.catalog).streams
     measured = {s for told in site_statistics(deployment).values() for s, r in told["rows_per_s"].items() if r}
     for name in sorted({side.fragment.stream for side in deployment.sides}):
-        origin = "assumed"
+        origin = ASSUMED
         if name in declared:
             is_made = isinstance(deployment.catalog.streams[name].connector, GeneratorConnector)
             origin = "that of its generator" if is_made else "declared in statistics.toml"
@@ -145,6 +149,16 @@ def _better_routes(deployment: Deployment) -> list[dict[str, Any]]:
         return []
     measured = read_measured_links(deployment)
     return [route.to_json() for route in find_better_routes(deployment.project, measured)]
+
+
+def _better_evaluation(
+    deployment: Deployment, known: Statistics, rates: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """Return which records should be evaluated elsewhere; None if none should, or their rates are only assumed."""
+    everywhere = [rate for part in deployment.sinks.values() for rate in explain_rates(part, known)]
+    if any(rate["origin"] == ASSUMED for rate in (*rates, *everywhere)):
+        return None
+    return advise_evaluation(deployment, known)
 
 
 def _moves(deployment: Deployment) -> list[dict[str, Any]]:

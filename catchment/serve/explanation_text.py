@@ -21,6 +21,7 @@ def explanation_text(answer: Mapping[str, Any], width: int = WIDTH) -> str:
     blocks.append(list(_links(answer)))
     blocks.append(list(_ways(answer)))
     blocks.append(list(_better_routes(answer)))
+    blocks.append(list(_better_evaluation(answer)))
     blocks.append(list(rate_lines(answer)))
     blocks.append(
         [f"views are answered at {sink} too: catchment explain --sink {sink}" for sink in answer.get("sinks", ())]
@@ -47,6 +48,24 @@ def _better_routes(answer: Mapping[str, Any]) -> Iterator[str]:
         if told["measured_s"] is not None:
             line += f"; measured now {seconds(told['measured_s'])}"
         yield line
+
+
+def _better_evaluation(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where records should be evaluated, and what to write into catchment.toml for it."""
+    told = answer.get("evaluation")
+    if not told:
+        return
+    use = ""
+    if told["use"]:
+        use = f" (shares of bandwidths in use add up to {told['better_use']:.1%} instead of {told['use']:.1%})"
+    yield (
+        f"if records were evaluated elsewhere, links would carry {rate(told['better_bytes_per_s'])} in all instead of "
+        f"{rate(told['bytes_per_s'])}{use}; a site keeps its place once it has run"
+    )
+    for site in told["sites"]:
+        name, now, place = site["site"], site["evaluated_at"], site["better"]
+        here = "where they are born" if now == name else f"at {now}"
+        yield f'  records of {name}, now evaluated {here}: [sites.{name}] compute = false, evaluate_at = "{place}"'
 
 
 def _fold(line: str, width: int) -> str:
