@@ -19,7 +19,12 @@ from catchment.deploy.routes.measured_routes import find_better_routes, read_mea
 from catchment.deploy.routes.route_log import read_moves
 from catchment.deploy.routes.route_mover import RouteTimes, sites_on
 from catchment.optimizer.sharing.explain_sharing import explain_sharing
-from catchment.optimizer.sharing.link_traffic import fragment_traffic, link_traffic, record_links
+from catchment.optimizer.sharing.link_traffic import (
+    fragment_traffic,
+    link_traffic,
+    record_links,
+    traffic_of_sinks,
+)
 from catchment.optimizer.sharing.statistics import Statistics, fill_with_guesses, load_statistics
 from catchment.project.routes import Routes
 from catchment.project.ways import Ways
@@ -112,16 +117,23 @@ def _site(deployment: Deployment, site: str, known: Statistics, evaluated: Mappi
 
 
 def _links(deployment: Deployment, known: Statistics) -> Any:
+    """Yield what each link carries; those that only other sinks than this one use are told where all are known."""
     project = deployment.project
     records = record_links(deployment.routes, deployment.deployed.sharing)
-    for (origin, destination), rate in link_traffic(project, deployment.deployed.sharing, known).items():
+    rates = link_traffic(project, deployment.deployed.sharing, known)
+    summed = traffic_of_sinks([(part.routes, part.deployed.sharing) for part in deployment.parts], known)
+    for origin, destination in dict.fromkeys((*rates, *summed)):
+        rate = rates.get((origin, destination), 0.0)
+        of_sinks = summed[origin, destination]
         capacity = project.link(origin, destination).bandwidth_bytes_per_s
         yield {
             "from": origin,
             "to": destination,
             "bytes_per_s": rate,
             "capacity_bytes_per_s": capacity,
-            "utilisation": rate / capacity if capacity else None,
+            "of_all_sinks_bytes_per_s": of_sinks.bytes_per_s,
+            "repeated_bytes_per_s": of_sinks.repeated_bytes_per_s,
+            "utilisation": of_sinks.bytes_per_s / capacity if capacity else None,
             "records": list(records.get((origin, destination), ())),
         }
 
@@ -235,7 +247,8 @@ def _add_measured(answer: dict[str, Any], deployment: Deployment) -> None:
     sent = {s["site"]: [f["measured_bytes_per_s"] for f in s["fragments"]] for s in answer["sites"]}
     relays = deployment.routes.relays
     for link in answer["links"]:
-        rates = sent.get(link["from"], [])
+        is_used = deployment.routes.hops.get(link["from"]) == link["to"]  # by what is answered here
+        rates = sent.get(link["from"], []) if is_used else []
         known = [rate for rate in rates if rate is not None]
         is_told = known and len(known) == len(rates) and link["from"] not in relays
         link["measured_bytes_per_s"] = sum(known) if is_told else None

@@ -170,6 +170,10 @@ def _links(answer: Mapping[str, Any]) -> Iterator[str]:
         line = f"  {name:{width}}  {rate(link['bytes_per_s']):>14}"
         if has_measured:
             line += f"  {rate(link['measured_bytes_per_s']):>14}"
+        if answer.get("sinks"):
+            line += f"  of all sinks {rate(link['of_all_sinks_bytes_per_s'])}"
+        if link.get("repeated_bytes_per_s"):
+            line += f" ({rate(link['repeated_bytes_per_s'])} of it sent again for another sink)"
         if link["capacity_bytes_per_s"]:
             line += f"  {link['utilisation']:.1%} of {format_bandwidth(link['capacity_bytes_per_s'])}"
         if link["records"]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def write_world(
     return folder
 
 
-def planner_of(deployment: Deployment, choices: Mapping[str, tuple[str, ...]] | None = None) -> EvaluationPlanner:
+def planner_of(deployment: Deployment, choices: Mapping[str, Sequence[str]] | None = None) -> EvaluationPlanner:
     sharings = {part.project.sink: part.deployed.lasting for part in deployment.parts}
     every = {site: (site, *HUBS, "center") for site in deployment.sites}
     known = load_statistics(deployment.project, deployment.catalog)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from catchment.optimizer.sharing.link_traffic import fragment_traffic, record_links
+from catchment.optimizer.sharing.link_traffic import traffic_of_sinks
 from catchment.optimizer.sharing.share import SharingState
 from catchment.optimizer.sharing.statistics import Statistics
 from catchment.project.config import Project
@@ -121,20 +121,11 @@ class EvaluationPlanner:
     def traffic(self, places: Places) -> dict[LinkName, float]:
         """Return the bytes per second on each link, over all sinks; records cross their link once for all of them."""
         sent = {site: place for site, place in places.items() if site != place}
-        rates: dict[LinkName, float] = {}
-        records: dict[LinkName, set[str]] = {}
-        for sink, sharing in self.sharings.items():
-            known = self._routes[sink]
-            routes = Routes(known.center, {**known.hops, **sent}, frozenset(sent))
-            for demand in sharing.fragments.values():
-                for link, rate in fragment_traffic(routes, demand, self.statistics).items():
-                    rates[link] = rates.get(link, 0.0) + rate
-            for link, streams in record_links(routes, sharing).items():
-                records.setdefault(link, set()).update(streams)
-        for link, found in records.items():
-            carried = sum(self.statistics.raw_bytes_per_s(stream, link[0]) for stream in sorted(found))
-            rates[link] = rates.get(link, 0.0) + carried
-        return rates
+        parts = [
+            (Routes(known.center, {**known.hops, **sent}, frozenset(sent)), self.sharings[sink])
+            for sink, known in self._routes.items()
+        ]
+        return {link: summed.bytes_per_s for link, summed in traffic_of_sinks(parts, self.statistics).items()}
 
 
 def place_evaluations(project: Project, places: Places) -> Project:

@@ -5,7 +5,8 @@ The first link of a light site carries its records instead, once for all fragmen
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from catchment.optimizer.contracts import LinkLoad, check_contract
 from catchment.optimizer.sharing.demand import FragmentDemand
@@ -44,11 +45,52 @@ def record_links(routes: Routes, sharing: SharingState) -> dict[LinkName, tuple[
 
 def fragment_traffic(routes: Routes, demand: FragmentDemand, statistics: Statistics) -> dict[LinkName, float]:
     """Return the bytes per second of the partials of one fragment on each link of a run."""
-    behind: dict[LinkName, list[str]] = {}
+    return {link: statistics.merged_bytes_per_s(demand, sites) for link, sites in _sites_behind(routes, demand).items()}
+
+
+def _sites_behind(routes: Routes, demand: FragmentDemand) -> dict[LinkName, tuple[str, ...]]:
+    """Return the sites whose partials of a fragment cross each link."""
+    behind: dict[LinkName, tuple[str, ...]] = {}
     for site in demand.source.sites:
         for link in routes.route(site)[1 if site in routes.light else 0 :]:
-            behind.setdefault(link, []).append(site)
-    return {link: statistics.merged_bytes_per_s(demand, sites) for link, sites in behind.items()}
+            behind[link] = (*behind.get(link, ()), site)
+    return behind
+
+
+@dataclass(frozen=True)
+class SummedTraffic:
+    """The bytes per second that a link carries for all sinks together."""
+
+    bytes_per_s: float = 0.0
+    repeated_bytes_per_s: float = 0.0  # of these, partials that it carries for another sink too, but for once
+
+
+def traffic_of_sinks(
+    parts: Iterable[tuple[Routes, SharingState]], statistics: Statistics
+) -> dict[LinkName, SummedTraffic]:
+    """Return what each link carries for several sinks, each with its routes; records cross it once for all of them."""
+    partials: dict[LinkName, float] = {}
+    repeated: dict[LinkName, float] = {}
+    records: dict[LinkName, set[str]] = {}
+    carried: set[tuple[LinkName, str, tuple[str, ...]]] = set()
+    for routes, sharing in parts:
+        here = set()
+        for demand in sharing.fragments.values():
+            for link, sites in _sites_behind(routes, demand).items():
+                rate = statistics.merged_bytes_per_s(demand, sites)
+                partials[link] = partials.get(link, 0.0) + rate
+                what = (link, demand.content, sites)
+                here.add(what)
+                if what in carried:
+                    repeated[link] = repeated.get(link, 0.0) + rate
+        carried |= here
+        for link, streams in record_links(routes, sharing).items():
+            records.setdefault(link, set()).update(streams)
+    raw = {link: sum(statistics.raw_bytes_per_s(s, link[0]) for s in sorted(found)) for link, found in records.items()}
+    links = dict.fromkeys((*partials, *raw))
+    return {
+        link: SummedTraffic(partials.get(link, 0.0) + raw.get(link, 0.0), repeated.get(link, 0.0)) for link in links
+    }
 
 
 def bytes_over_links(routes: Routes, statistics: Statistics) -> BytesOf:
