@@ -19,7 +19,14 @@ import pytest
 from catchment.center.results.read import read_results, read_windows
 from catchment.errors import CenterError
 from tests.worlds.runs import Status, run_project
-from tests.worlds.shed_project import ForcedMonitor, expected, kept_records, make_hits, write_shed_project
+from tests.worlds.shed_project import (
+    ForcedMonitor,
+    expected,
+    expected_parts,
+    kept_records,
+    make_hits,
+    write_shed_project,
+)
 from tests.worlds.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
@@ -72,7 +79,8 @@ def check_bounds(rows: list[dict[str, Any]], truth: Answers, columns: Sequence[s
 def check_shed_run(folder: Path, everything: list[dict[str, Any]]) -> None:
     state = folder / "state"
     truth = {"pages": expected(everything, 10, 10, True), "totals": expected(everything, 20, 10, False)}
-    columns = {"pages": ("n", "bytes", "mean"), "totals": ("n", "bytes")}
+    truth["parts"] = expected_parts(everything)
+    columns = {"pages": ("n", "bytes", "mean"), "totals": ("n", "bytes"), "parts": ("n", "bytes", "mean")}
     for query in truth:
         first = [r for r in read_results(state, query, revisions="all").to_pylist() if r["revision"] == 1]
         assert check_bounds(first, truth[query], columns[query]) > 5

@@ -44,6 +44,8 @@ CREATE MATERIALIZED VIEW pages AS SELECT window.start, page, count(*) AS n, sum(
   FROM hits GROUP BY window(ts, '10 seconds'), page;
 CREATE MATERIALIZED VIEW totals AS SELECT window.start, count(*) AS n, sum(bytes) AS bytes
   FROM hits GROUP BY window(ts, '20 seconds', '10 seconds');
+CREATE MATERIALIZED VIEW parts AS SELECT window.start, part AS page, count(*) AS n, sum(bytes) AS bytes, avg(ms) AS mean
+  FROM hits LATERAL VIEW explode(array(page, page, 'all')) t AS part GROUP BY window(ts, '10 seconds'), part;
 CREATE MATERIALIZED VIEW users AS SELECT window.start, approx_count_distinct(page) AS n FROM hits GROUP BY window(ts, '10 seconds');
 CREATE MATERIALIZED VIEW asked WITH (repair = 'on_demand') AS SELECT window.start, count(*) AS n
   FROM hits WHERE page <> 'p1' GROUP BY window(ts, '10 seconds');
@@ -141,6 +143,12 @@ def expected(
         }
         for key, rows in groups.items()
     }
+
+
+def expected_parts(records: Sequence[dict[str, Any]]) -> dict[tuple[datetime, str | None], dict[str, float]]:
+    """The same of a view in which each record is its page twice, and once a part of all."""
+    of_all = expected(records, 10, 10, False)
+    return expected([*records, *records], 10, 10, True) | {(start, "all"): row for (start, _), row in of_all.items()}
 
 
 def kept_records(folder: Path) -> int:

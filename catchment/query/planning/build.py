@@ -21,10 +21,11 @@ from catchment.query.planning.composed import ViewWindows, check_composed_option
 from catchment.query.planning.explodes import with_laterals
 from catchment.query.planning.from_clause import FromClause, read_from
 from catchment.query.planning.grouping import read_grouping
-from catchment.query.planning.joined import check_options, plan_joined
+from catchment.query.planning.joined import plan_joined
 from catchment.query.planning.project_calls import with_installed_calls
 from catchment.query.planning.records import group_records
-from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_finish, read_keys
+from catchment.query.planning.refused_options import check_options
+from catchment.query.planning.select import aggregate_stream, names_in_use, read_conditions, read_finish, read_keys
 from catchment.query.planning.subqueries import selects_records
 from catchment.query.planning.united import unite
 from catchment.query.planning.view_sites import check_named_sites
@@ -67,9 +68,7 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
         view = group_records(view, read)
     grouping = read_grouping(view.select, read.scope, read.streams, read.branches > 1, view.options.max_session_us)
     keys = read_keys(view, grouping, read.scope)
-    aggregates = AggregateSet(
-        read.scope, {*OWN_NAMES, *(k.name.lower() for k in keys.values())}, view.options.max_distinct
-    )
+    aggregates = AggregateSet(read.scope, names_in_use(keys.values()), view.options.max_distinct)
     finish = read_finish(view, grouping, keys, aggregates)
     conditions = tuple(dict.fromkeys(render(part) for part in read_conditions(view, read)))
     found = tuple(aggregates.found.values())

@@ -222,7 +222,7 @@ class _FromReader:
         source = self._find_query(join.this, named)
         if source is not None:
             _check_alias(source.alias, join.this, read.scope, view)
-            return _with_subquery(join, read, source, self._read_query(source, in_use), view)
+            return _with_stream(join, read, self._read_query(source, in_use), view)
         table = _table(join.this, view)
         declared = _find_declared(table, view, self.catalog)
         if isinstance(declared, View):
@@ -233,11 +233,10 @@ class _FromReader:
             )
         _check_alias(table.alias_or_name, table, read.scope, view)
         if isinstance(declared, Stream):
-            declared = read_at_sites(declared, self.sites, view, self.catalog)
+            return _with_stream(join, read, self._read_stream(table, in_use), view)
         canonical = fresh_name(declared.name, in_use)
         wider = replace(read, scope=_with_relation(read.scope, table.alias_or_name, declared, canonical))
-        add = _with_stream if isinstance(declared, Stream) else _with_lookup
-        return add(join, wider, canonical, view)
+        return _with_lookup(join, wider, canonical, view)
 
 
 def _check_alias(alias: str, at: exp.Expr, scope: Scope, view: View) -> None:
@@ -245,19 +244,19 @@ def _check_alias(alias: str, at: exp.Expr, scope: Scope, view: View) -> None:
         raise view.text.error(f"{alias!r} names two relations", at, hint=f"write {at.name or '(...)'} AS other_name")
 
 
-def _with_subquery(join: exp.Join, read: FromClause, source: QuerySource, inner: FromClause, view: View) -> FromClause:
-    """Add a subquery of one more stream."""
+def _with_stream(join: exp.Join, read: FromClause, inner: FromClause, view: View) -> FromClause:
+    """Add one more stream, or a subquery of one; the condition is checked in `catchment.query.planning.joined`."""
+    ((alias, relation),) = inner.scope.relations.items()
     if inner.joined is not None:
         raise view.text.error(
-            f"{source.alias!r} joins streams itself",
+            f"{alias!r} joins streams itself",
             join.this,
             hint="let it come first: FROM (SELECT ...) JOIN stream; or list all in one FROM: a JOIN b ON ... JOIN c ON "
             "...",
         )
     _refuse_explodes(join, view, read, inner)
     _refuse_union(join, view, read, inner)
-    (relation,) = inner.scope.relations.values()
-    scope = _with_relation(read.scope, source.alias, relation, inner.canonical)
+    scope = _with_relation(read.scope, alias, relation, inner.canonical)
     scope = replace(scope, streams={**scope.streams, **inner.scope.streams})
     wider = replace(
         read,
@@ -298,17 +297,6 @@ def _check_missing_side(join: exp.Join, read: FromClause, owner: str, lookup: Lo
             join,
             hint="write LEFT JOIN ... ON stream.column = table.column, or look it up in a subquery of that stream",
         )
-
-
-def _with_stream(join: exp.Join, read: FromClause, canonical: str, view: View) -> FromClause:
-    """Add one more stream; its condition is checked in `catchment.query.planning.joined`."""
-    stream = read.scope.relations[join.this.alias_or_name]
-    assert isinstance(stream, Stream)
-    _refuse_explodes(join, view, read)
-    _refuse_union(join, view, read)
-    scope = replace(read.scope, streams={**read.scope.streams, canonical: stream})
-    wider = replace(read, scope=scope, owners={**read.owners, canonical: canonical})
-    return _with_join(join, wider, stream, canonical, view)
 
 
 def _with_join(join: exp.Join, read: FromClause, stream: Stream, canonical: str, view: View) -> FromClause:

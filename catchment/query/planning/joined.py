@@ -15,7 +15,6 @@ from functools import cached_property
 import pyarrow as pa
 from sqlglot import exp
 
-from catchment.errors import QueryError
 from catchment.query.catalog import Catalog
 from catchment.query.fragment import Key
 from catchment.query.join import LEFT, OTHER, RIGHT, SIDES, JoinedKey, KeyComparison, RowCondition
@@ -25,12 +24,12 @@ from catchment.query.planning.calls import fresh_name, restrict
 from catchment.query.planning.from_clause import FromClause, StreamJoin
 from catchment.query.planning.grouping import read_grouping
 from catchment.query.planning.pairs import PairAggregates, StreamAggregates
+from catchment.query.planning.refused_options import NOT_SAMPLED, check_options
 from catchment.query.planning.scope import Scope, make_typed
-from catchment.query.planning.select import OWN_NAMES, aggregate_stream, read_conditions, read_finish, read_keys
+from catchment.query.planning.select import aggregate_stream, names_in_use, read_conditions, read_finish, read_keys
 from catchment.query.planning.sides import JoinConditions, JoinSides, StreamNames
 from catchment.query.sql.dialect import render, show
 from catchment.query.sql.statements import View
-from catchment.query.sql.view_options import ANY, ON_DEMAND
 from catchment.query.types import sql_type
 from catchment.timeline import WindowSpec
 
@@ -47,27 +46,6 @@ def plan_joined(view: View, catalog: Catalog, read: FromClause) -> QueryPlan:
     planned.compare_keys()
     finish = read_finish(view, grouping, keys, planned.aggregates)
     return QueryPlan(Sink(finish(planned.node(grouping.window)), view.name, catalog.answering_site(view), view.options))
-
-
-NOT_SAMPLED = "a sample of pairs needs the same keys of every stream, site and batch at one rate; "
-
-
-def check_options(view: View, what: str, why: str = "", may_have_contract: bool = False) -> None:
-    """Refuse options that are possible for views of one stream only; `what` says what this view does, `why` why not."""
-    options = view.options
-    refused = {
-        "max_error": options.max_error is not None and not may_have_contract,
-        "slack": options.slack is not None and not may_have_contract,
-        "shed": options.shed == ANY,
-        "repair": options.repair == ON_DEMAND,
-    }
-    for name in (n for n, given in refused.items() if given):
-        raise QueryError(
-            f"view {view.name!r} {what}, and {name} is for views of one",
-            where=view.where,
-            hint=f"{why}leave it out: such a view waits by the slack of its streams, is not sampled, and merges late "
-            "records",
-        )
 
 
 @dataclass(frozen=True)
@@ -136,7 +114,7 @@ class PlannedStream:
     @cached_property
     def aggregates(self) -> StreamAggregates:
         """The aggregates, which are named beside the keys: they are asked for when all keys are known."""
-        taken = {*OWN_NAMES, *(k.name.lower() for k in self.keys.values())}
+        taken = names_in_use(self.keys.values())
         return StreamAggregates(self.names.read.scope, taken, names=self.names)
 
     def add_key(self, expression: exp.Expr, type_: pa.DataType, name: str, guards: Sequence[exp.Expr] = ()) -> str:
@@ -147,7 +125,7 @@ class PlannedStream:
         value = restrict(made, exp.and_(*conditions) if conditions else None)
         assert value is not None
         if value.sql not in self.keys:
-            taken = {*OWN_NAMES, *(k.name.lower() for k in self.keys.values())}
+            taken = names_in_use(self.keys.values())
             self.keys[value.sql] = Key(fresh_name(name, taken), value.sql, value.type)
         return self.keys[value.sql].name
 
@@ -202,7 +180,7 @@ class PlannedJoin:
         """The aggregates over pairs, which are named beside the keys: they are asked for when all keys are known."""
         return PairAggregates(
             self._scope,
-            {*OWN_NAMES, *(k.name.lower() for k in self.keys.values())},
+            names_in_use(self.keys.values()),
             self.max_distinct,
             sides=self.sides,
             parts={LEFT: self.left.aggregates, RIGHT: self.right.aggregates},
@@ -224,7 +202,7 @@ class PlannedJoin:
         """Return the name of a key for a join around this one; it is null where a guard does not hold."""
         asked = (render(expression), sql_type(type_), *map(render, guards))
         if asked not in self.keys:
-            own = fresh_name(name, {*OWN_NAMES, *(k.name.lower() for k in self.keys.values())})
+            own = fresh_name(name, names_in_use(self.keys.values()))
             self.keys[asked] = self._joined_key(expression, type_, own, guards)
         return self.keys[asked].name
 

@@ -40,6 +40,11 @@ from catchment.timeline import WindowSpec
 OWN_NAMES = (SLICE_COLUMN, WINDOW_START, WINDOW_END)
 
 
+def names_in_use(keys: Iterable[Key]) -> set[str]:
+    """Return the names beside which others are found: those of keys, and of columns that every fragment has."""
+    return {*OWN_NAMES, *(key.name.lower() for key in keys)}
+
+
 def aggregate_stream(
     stream: Stream,
     lookups: Sequence[Lookup],
