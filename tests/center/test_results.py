@@ -460,6 +460,18 @@ def test_a_repair_of_what_was_just_published_does_not_read_the_table(
 # --- what was promised, and what came true ---------------------------------------------------------------------------
 
 
+def test_a_bound_of_a_row_that_is_taken_back_was_missed(tmp_path: Path) -> None:
+    tables = make_tables(tmp_path, (COUNTRY,))
+    late = Lateness(5.0, 20.0, (ColumnLateness("total", None, None),))
+    first = publish(tables, 0, [("nl", 200, 1)] * 20 + [("de", 200, 1)] * 4, status=ON_TIME, coverage=0.8, late=late)
+    tables.publish(1, [first])
+    tables.publish(2, [replace(publish(tables, 0, [("nl", 200, 1)] * 24, revision=2), replaces=True)])
+    count, total = view_quality(tmp_path, "q", 0.95)["columns"]
+    assert (count["values"], count["promised"], count["missed"], count["taken_back"]) == (2, 2, 1, 1)
+    assert count["mean_error"] == pytest.approx(4 / 24), "a row that is gone has no error to average"
+    assert (total["promised"], total["taken_back"]) == (0, 1)
+
+
 def test_quality_counts_promises_that_were_missed_against_the_exact_answers(tmp_path: Path) -> None:
     """Four windows lack records when they close: three within what is stated, one not; one never becomes exact."""
     tables = make_tables(tmp_path, (COUNTRY,))

@@ -2,7 +2,8 @@
 
 Everything is computed from the result tables, which keep every revision and survive restarts: what was published of a
 window before it was exact is compared with its exact answer. At most `max_windows` windows are looked at, the newest.
-Errors of rank and share cannot be read from values, and are not judged.
+Errors of rank and share cannot be read from values, and are not judged. A row that is taken back in the end, as one of
+an outer join whose partner came late, was wrong as a whole: if it had a bound, that was missed.
 """
 
 from __future__ import annotations
@@ -37,12 +38,16 @@ class ColumnQuality:
     mean_bound: float = 0.0
     mean_error: float = 0.0
     largest_error: float = 0.0
+    taken_back: int = 0  # values of rows that are not there in the end, which are in no mean
 
     def add(self, error: float, bound: float | None) -> None:
-        """Add one value that is known to be off by this much."""
+        """Add one value that is known to be off by this much; infinite: its row was taken back."""
         self.values += 1
-        self.largest_error = max(self.largest_error, error)
-        self.mean_error += (error - self.mean_error) / self.values
+        if math.isinf(error):
+            self.taken_back += 1
+        else:
+            self.largest_error = max(self.largest_error, error)
+            self.mean_error += (error - self.mean_error) / (self.values - self.taken_back)
         if bound is not None:
             self.promised += 1
             self.missed += error > bound + _TOLERANCE
@@ -115,6 +120,8 @@ def _relative_error(row: Row, final: Row, column: str) -> float | None:
     """Return how far a value was off; None where its error is not relative to the value, or there is none."""
     kind = str((row.get("bound_kind") or {}).get(column) or "")
     value, truth = row.get(column), final.get(column)
+    if final["retracted"] and truth is None and not row["retracted"] and isinstance(value, int | float):
+        return math.inf if value else 0.0
     if " " in kind or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in (value, truth)):
         return None
     distance = abs(float(value) - float(truth))  # type: ignore[arg-type]
