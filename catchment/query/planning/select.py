@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from catchment.aggregates import Aggregate
 from catchment.query.fragment import SLICE_COLUMN, Explode, Key, Lookup
+from catchment.query.join import JoinedKey
 from catchment.query.plan_nodes import (
     WINDOW_END,
     WINDOW_START,
@@ -40,7 +41,7 @@ from catchment.timeline import WindowSpec
 OWN_NAMES = (SLICE_COLUMN, WINDOW_START, WINDOW_END)
 
 
-def names_in_use(keys: Iterable[Key]) -> set[str]:
+def names_in_use(keys: Iterable[Key | JoinedKey]) -> set[str]:
     """Return the names beside which others are found: those of keys, and of columns that every fragment has."""
     return {*OWN_NAMES, *(key.name.lower() for key in keys)}
 
