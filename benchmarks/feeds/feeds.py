@@ -7,22 +7,25 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from benchmarks.feeds import clients, growth, traffic
+from benchmarks.feeds import clients, cost, growth, traffic
 
 DESCRIPTION = (
-    "Feeds: 500 devices over MQTT against a cloud on Spark; fleets of 100 to 500, one that grows, 5,000 devices."
+    "Feeds: 500 devices over MQTT against a cloud on Spark; fleets of 100 to 500, one that grows, 5,000 devices; what "
+    "both kinds of cloud cost, and how soon notices come."
 )
 PARTS: Mapping[str, Callable[[Callable[[str], None], bool], Any]] = {
     "live": traffic.run,
     "clients": clients.run,
     "many": clients.run_many,
     "growth": growth.run,
+    "cost": cost.run,
 }
 TABLES: Mapping[str, Callable[[Any], RenderableType]] = {
     "live": traffic.render,
     "clients": clients.render,
     "many": clients.render,
     "growth": growth.render,
+    "cost": cost.render,
 }
 
 

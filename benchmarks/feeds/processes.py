@@ -1,4 +1,4 @@
-"""A live deployment for the feeds benchmark: a broker, a cloud on Spark and fleets of devices, each a process.
+"""A live deployment for the feeds benchmark: a broker, a cloud and fleets of devices, each a process.
 
 Everything is measured at the cloud, from its log; notices and records are what the fleets wrote down.
 """
@@ -21,7 +21,7 @@ from typing import Any
 from catchment.errors import FeedError
 from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.protocol.messages import Notice
-from catchment.feeds.runs.processes import read_fleet_log
+from catchment.feeds.runs.processes import read_delays_us, read_fleet_log
 
 STARTS_S = 180.0  # how long Spark may take to start on a busy machine
 
@@ -71,12 +71,13 @@ class CloudLog:
 class Deployment:
     """Processes that are ended with the `with` block."""
 
-    def __init__(self, project: Path, world: list[str], folder: Path, stack: ExitStack) -> None:
+    def __init__(self, project: Path, world: list[str], folder: Path, stack: ExitStack, *cloud_words: str) -> None:
         self.project, self.world, self.folder, self.stack = project, world, folder, stack
         self.port = self._start_broker()
         self.log = CloudLog(folder / "cloud.jsonl")
         self.fleets: list[tuple[subprocess.Popen[str], Path]] = []
-        self.cloud = self._start("cloud", "--cloud", "spark", "--log", str(self.log.path))
+        words = cloud_words or ("--cloud", "spark")
+        self.cloud = self._start("cloud", *words, "--state", str(folder / "state"), "--log", str(self.log.path))
 
     def _start_broker(self) -> int:
         with socket.socket() as probe:
@@ -102,10 +103,11 @@ class Deployment:
         self._end_with_stack(process)
         return process
 
-    def start_fleets(self, parts: int, begin_s: float, change_at_s: float) -> None:
+    def start_fleets(self, parts: int, begin_s: float, change_at_s: float | None = None) -> None:
+        changes = () if change_at_s is None else ("--change-at", str(change_at_s))
         for part in range(1, parts + 1):
             log = self.folder / f"fleet-{part}.jsonl"
-            words = ("--part", f"{part}/{parts}", "--begin-at", str(begin_s), "--change-at", str(change_at_s))
+            words = ("--part", f"{part}/{parts}", "--begin-at", str(begin_s), *changes)
             self.fleets.append((self._start("devices", *words, "--log", str(log)), log))
 
     def until(self, condition: Callable[[], bool], limit_s: float) -> bool:
@@ -132,6 +134,10 @@ class Deployment:
             answers.append(json.loads(process.communicate(timeout=120)[0]))
         self.log.renew()
         return answers[-1], answers[:-1]
+
+    def delays_us(self, since_us: int) -> list[int]:
+        """How long notices took from the match, of matches since an instant."""
+        return [delay for _, path in self.fleets for at_us, delay in read_delays_us(path) if at_us >= since_us]
 
     def written(self) -> tuple[list[DeviceRecord], list[Notice]]:
         """What the fleets wrote down."""

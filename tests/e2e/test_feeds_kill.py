@@ -29,7 +29,15 @@ FLEET = ("1/1",)
 
 
 @pytest.fixture
-def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Deployment, PersistentBroker]]:
+def cloud_words() -> tuple[str, ...]:
+    """How the cloud is started."""
+    return ()
+
+
+@pytest.fixture
+def story(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloud_words: tuple[str, ...]
+) -> Iterator[tuple[Deployment, PersistentBroker]]:
     write_project(tmp_path)
     root = str(Path(__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]))
@@ -37,14 +45,14 @@ def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Dep
     broker.start()
     with ExitStack() as stack:
         stack.callback(broker.stop)
-        yield Deployment(tmp_path, broker.port, stack), broker
+        yield Deployment(tmp_path, broker.port, stack, *cloud_words), broker
 
 
 def kill_cloud(deployment: Deployment) -> None:
     """Kill the cloud and start it again from its folder."""
     deployment.cloud.send_signal(signal.SIGKILL)
     deployment.cloud.wait()
-    deployment.cloud = deployment.start("cloud", "--log", str(deployment.folder / "cloud.jsonl"))
+    deployment.cloud = deployment.start_cloud()
 
 
 def check(deployment: Deployment, broker: PersistentBroker, kills: int, rng: random.Random) -> None:
@@ -89,6 +97,16 @@ def test_a_cloud_that_is_killed_goes_on_where_it_was_and_so_it_does_over_a_resta
     story: tuple[Deployment, PersistentBroker],
 ) -> None:
     check(*story, kills=1, rng=random.Random(1))
+
+
+@needs_broker
+@pytest.mark.e2e
+@pytest.mark.parametrize("cloud_words", [("--cloud", "spark", "--strategy", "cloud")])
+def test_a_cloud_on_spark_that_is_killed_goes_on_where_it_was(story: tuple[Deployment, PersistentBroker]) -> None:
+    check(*story, kills=2, rng=random.Random(3))
+    deployment, _ = story
+    kept = list((deployment.folder / "state" / "cloud" / "events").iterdir())
+    assert 0 < len(kept) < 2_000, "the files of events are bounded"
 
 
 @needs_broker

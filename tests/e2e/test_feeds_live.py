@@ -63,9 +63,12 @@ def write_friends(folder: Path, pairs: list[tuple[int, int]]) -> None:
 class Deployment:
     """Processes around one broker."""
 
-    def __init__(self, folder: Path, port: int, stack: ExitStack) -> None:
-        self.folder, self.port, self.stack = folder, port, stack
-        self.cloud = self.start("cloud", "--log", str(folder / "cloud.jsonl"))
+    def __init__(self, folder: Path, port: int, stack: ExitStack, *cloud_words: str) -> None:
+        self.folder, self.port, self.stack, self.cloud_words = folder, port, stack, cloud_words
+        self.cloud = self.start_cloud()
+
+    def start_cloud(self) -> subprocess.Popen[str]:
+        return self.start("cloud", "--log", str(self.folder / "cloud.jsonl"), *self.cloud_words)
 
     def start(self, command: str, *words: str) -> subprocess.Popen[str]:
         call = [

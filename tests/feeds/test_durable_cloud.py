@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import cast
 
 import msgspec
 import pytest
@@ -20,14 +21,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.feeds.cloud.admission import AdmissionRule, DeviceGate
-from catchment.feeds.cloud.cloud import Cloud
+from catchment.feeds.cloud.cloud import Cloud, FeedCloud
 from catchment.feeds.cloud.core import CloudCore, CloudCoreState, MessagesTaken, SendDown
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.device.device import DeviceConfig
 from catchment.feeds.device.fleet import Fleet
-from catchment.feeds.language.functions import BUILT_IN
-from catchment.feeds.language.program_form import compile_feeds, compile_program
+from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.view_graph import ViewGraph
@@ -95,19 +95,22 @@ class KilledWorld:
         self.resets = 0
         self.taken_before = 0
         self.begin()
-        self.run = LocalRun(self.cloud.cloud, self.fleet, self.bus, self.carry)
+        self.run = LocalRun(cast(FeedCloud, self.cloud.cloud), self.fleet, self.bus, self.carry)
         self.run.produced = []
         self.clock.run = self.run
         self.run.every(SECOND, self.each_second)
 
     def begin(self) -> None:
         """Start the cloud from what is in its folder."""
-        router = Router(compile_program(self.program.text, BUILT_IN))
-        cloud = Cloud(ViewGraph(self.program, {}, {}), router, rule=ReoptimizeRule(patience=0.05))
-        self.cloud = DurableCloud(cloud, router, self.folder, self.clock)
+        self.cloud = self.open_cloud()
         gate = DeviceGate(self.program, AdmissionRule())
         self.registrar = Registrar(self.cloud, gate, MadeReference(self.data), self.folder)
         self.taken_before = self.cloud.core.outbox[0].number if self.cloud.core.outbox else self.cloud.core.next_number
+
+    def open_cloud(self) -> DurableCloud:
+        router = Router(compile_feeds(self.program))
+        cloud = Cloud(ViewGraph(self.program, {}, {}), router, rule=ReoptimizeRule(patience=0.05))
+        return DurableCloud(cloud, router, self.folder, self.clock)
 
     def each_second(self, run: LocalRun) -> None:
         self.may_be_killed(lambda: self.registrar.follow(self.clock.now_us()))
@@ -180,7 +183,7 @@ class KilledWorld:
     def begin_again(self) -> None:
         self.cloud.host.journal.close()
         self.begin()
-        self.run.cloud = self.cloud.cloud
+        self.run.cloud = cast(FeedCloud, self.cloud.cloud)
 
     def finish(self) -> None:
         """Kill no more, deliver everything, and let moves come to their end."""

@@ -25,15 +25,12 @@ from catchment.control.audit import AuditLog
 from catchment.control.commands import run_command as run_control
 from catchment.errors import FeedError, WireError
 from catchment.feeds.cloud.admission import AdmissionRule, DeviceGate
-from catchment.feeds.cloud.cloud import Cloud
-from catchment.feeds.cloud.reoptimize import ReoptimizeRule
-from catchment.feeds.cloud.router import Router
 from catchment.feeds.device.device import Device, DeviceConfig, LinkUp, Notify, Produced, Received, SendUp
 from catchment.feeds.device.device_log import DeviceLog
 from catchment.feeds.device.durable_device import DurableDevice
 from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.language.continued import continue_program, ended_templates, without_templates
-from catchment.feeds.language.program_form import compile_feeds, form_of
+from catchment.feeds.language.program_form import form_of
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.view_graph import ViewGraph, generate_views
@@ -41,7 +38,6 @@ from catchment.feeds.project import open_project
 from catchment.feeds.protocol.messages import FeedEvent, Install, Instructions, Program, SetUpload
 from catchment.feeds.runs import durable_cloud, submissions
 from catchment.feeds.runs.cloud_role import STATE_FOLDER
-from catchment.feeds.runs.durable_cloud import DurableCloud
 from catchment.feeds.runs.local_run import LocalRun
 from catchment.feeds.runs.oracle import naive_notices
 from catchment.feeds.runs.reference_tables import ReferenceTables
@@ -50,6 +46,7 @@ from catchment.feeds.runs.submissions import Submissions
 from catchment.keys.tokens import READER, Caller
 from catchment.project.config import Project
 from catchment.storage.disk import use_disk
+from tests.feeds.test_batch_cloud import BatchWorld
 from tests.feeds.test_durable_cloud import DEVICES, KilledWorld, NoSync
 from tests.worlds.feeds_world import DECLARED, LAYERED, NEARBY, SECOND, TOGETHER, Friend, Walkers, random_friends
 from tests.worlds.tiers import examples
@@ -98,9 +95,7 @@ class SubmittedWorld(KilledWorld):
     def begin(self) -> None:
         project = open_project(self.project)
         self.program = project.program
-        router = Router(compile_feeds(self.program))
-        cloud = Cloud(ViewGraph(self.program, {}, {}), router, rule=ReoptimizeRule(patience=0.05))
-        self.cloud = DurableCloud(cloud, router, self.folder, self.clock)
+        self.cloud = self.open_cloud()
         self.registrar = Registrar(
             self.cloud,
             DeviceGate(self.program, AdmissionRule()),
@@ -141,14 +136,23 @@ class SubmittedWorld(KilledWorld):
         return {view.split("(")[0] for view, *_ in due}
 
 
+class SubmittedBatchWorld(SubmittedWorld, BatchWorld):
+    """The same with a cloud that works in batches."""
+
+    batch_share = 0.05
+
+
+@pytest.mark.parametrize("kind", [SubmittedWorld, SubmittedBatchWorld])
 @settings(max_examples=examples(4))
 @given(st.integers(0, 10_000), st.sampled_from([NEARBY, LAYERED]))
-def test_views_that_come_and_go_while_the_cloud_is_killed_lose_double_and_invent_nothing(seed: int, base: str) -> None:
+def test_views_that_come_and_go_while_the_cloud_is_killed_lose_double_and_invent_nothing(
+    kind: type[SubmittedWorld], seed: int, base: str
+) -> None:
     with pytest.MonkeyPatch.context() as patch, use_disk(NoSync()), TemporaryDirectory() as name:
         patch.setattr(durable_cloud, "MIN_JOURNAL_BYTES", 20_000)  # so that snapshots are written too
         rng = random.Random(seed)
         friends: list[Friend] = [(a, b, 1.0, 0.5, 1e9) for a, b, *_ in random_friends(rng, DEVICES, 5)]
-        world = SubmittedWorld(Path(name), DECLARED + base, friends, rng, kill=0.02)
+        world = kind(Path(name), DECLARED + base, friends, rng, kill=0.02)
         for device in world.fleet.devices:
             world.fleet.connect(device, 0)
         walkers = Walkers(rng, DEVICES, rate=dict.fromkeys(range(DEVICES), 1.0))

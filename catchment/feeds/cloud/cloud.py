@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from catchment.errors import FeedError
 from catchment.feeds.cloud.budgets import loads_of
 from catchment.feeds.cloud.choose_hosts import expected_rates, least_traffic, place_one_by_one
 from catchment.feeds.cloud.controller import FeedController
@@ -91,6 +90,7 @@ class CloudControl:
         self._controlled = plane
         self.controller = FeedController(graph, plane)
         self.controller.rates.update(rates or {})  # expected, until devices have reported theirs
+        self.compiled = compile_feeds(graph.program)
         self.rule = rule or ReoptimizeRule()
         self.reoptimizer = self.rule.build()
         self.redeployed = 0
@@ -147,14 +147,34 @@ class CloudControl:
         """Follow a change of the reference data, or of the devices that are there."""
         return self.controller.update(newer, self.hosts_for_added(newer))
 
-    def change_program(self, wanted: FeedProgram) -> list[Deliver]:
-        raise FeedError(
-            "this cloud keeps the program that it was started with",
-            hint="a cloud in one process takes views while it runs: catchment feeds cloud --cloud local",
-        )
+    def reads(self, stream: str, row: tuple[Any, ...]) -> bool:
+        """Return whether a record of a stream of the cloud would become an event that some view reads."""
+        declared = self.graph.program.streams[stream]
+        if declared.device is not None and row[declared.column_names.index(declared.device)] is None:
+            return False
+        return any(True for _ in self.born_events(stream, row))
 
-    def publish(self, stream: str, row: tuple[Any, ...], now_us: int) -> list[Deliver]:
-        raise FeedError("this cloud has no streams of its own", hint="a cloud in one process has: --cloud local")
+    def born_events(self, stream: str, row: tuple[Any, ...]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Yield the feeds that views read and that a record of a stream of the cloud belongs to, with its values."""
+        part = self.graph.program.streams[stream].part_of(row)
+        for kind, values in self.compiled.feeds_of(stream, row):
+            if f"{kind}@{part}" in self.graph.feeds:
+                yield f"{kind}@{part}", values
+
+    def change_program(self, wanted: FeedProgram) -> list[Deliver]:
+        """Bring the program to another one, as far as that is possible now; to be asked again until it is there."""
+        change = self.next_program(wanted)
+        if change is None:
+            return []
+        newer, left = change
+        told = self.update(left)
+        self.follow_program(newer)
+        return told
+
+    def follow_program(self, program: FeedProgram) -> None:
+        """Take another program, in which every view that there is means what it did."""
+        self.controller.follow_program(program)
+        self.compiled = compile_feeds(program)
 
     def next_program(self, wanted: FeedProgram) -> tuple[FeedProgram, ViewGraph] | None:
         """Return the program that can be taken now, and the views that go on in it; None if it is there already.
@@ -206,7 +226,6 @@ class Cloud(CloudControl):
         super().__init__(graph, plane, rates, rule)
         self.rule.retention.check(graph, self.controller.rates)
         self.plane = plane
-        self.compiled = compile_feeds(graph.program)
 
     def receive(self, device: str, message: Upward) -> Iterable[Deliver]:
         """Answer one message; what it returns is to be sent, in order, before the next is handed in."""
@@ -214,38 +233,15 @@ class Cloud(CloudControl):
             return self.controller.handle(device, message)
         return self.plane.absorb([message]) if self.controller.admits(device, message) else ()
 
-    def change_program(self, wanted: FeedProgram) -> list[Deliver]:
-        """Bring the program to another one, as far as that is possible now; to be asked again until it is there."""
-        change = self.next_program(wanted)
-        if change is None:
-            return []
-        newer, left = change
-        told = self.update(left)
-        self.follow_program(newer)
-        return told
-
     def follow_program(self, program: FeedProgram) -> None:
         """Take another program, in which every view that there is means what it did."""
-        self.controller.follow_program(program)
-        self.compiled = compile_feeds(program)
+        super().follow_program(program)
         self.plane.follow_program(self.compiled)
 
     def publish(self, stream: str, row: tuple[Any, ...], now_us: int) -> list[Deliver]:
         """Let a record of a stream of the cloud be born; it becomes an event of every feed that a view reads."""
-        part = self.graph.program.streams[stream].part_of(row)
-        told: list[Deliver] = []
-        for kind, values in self.compiled.feeds_of(stream, row):
-            if f"{kind}@{part}" in self.graph.feeds:
-                told += self.plane.publish(f"{kind}@{part}", now_us, values)
-        return told
-
-    def reads(self, stream: str, row: tuple[Any, ...]) -> bool:
-        """Return whether a record of a stream of the cloud would become an event that some view reads."""
-        declared = self.graph.program.streams[stream]
-        if declared.device is not None and row[declared.column_names.index(declared.device)] is None:
-            return False
-        part = declared.part_of(row)
-        return any(f"{kind}@{part}" in self.graph.feeds for kind, _ in self.compiled.feeds_of(stream, row))
+        events = self.born_events(stream, row)
+        return [delivery for feed, values in events for delivery in self.plane.publish(feed, now_us, values)]
 
     def take(self) -> Iterable[Deliver]:
         """Return nothing: all answers were given at once."""

@@ -15,6 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from catchment.feeds.cloud.batch_cloud import BatchCloud, FoundRow
+from catchment.feeds.cloud.batch_plane import BatchPlane, FileAction
+from catchment.feeds.cloud.batch_state import BatchState, pack_rows, put_batches, take_batches, unpack_rows
 from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.cloud_state import (
     ControlState,
@@ -149,6 +152,26 @@ class AnswersTaken:
 
 @stored()
 @dataclass(frozen=True, slots=True)
+class BatchBegun:
+    """A cloud that works in batches takes what waits into one."""
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
+class BatchJoined:
+    """The batch under way, of the file of this name, was joined, and this was found."""
+
+    file: str
+    found: bytes
+
+    @classmethod
+    def of(cls, file: str, found: Iterable[FoundRow]) -> BatchJoined:
+        """Return the event with rows as they are stored."""
+        return cls(file, pack_rows(found))
+
+
+@stored()
+@dataclass(frozen=True, slots=True)
 class MessagesTaken:
     """The broker has taken every message below this number."""
 
@@ -165,6 +188,8 @@ CloudEvent = (
     | ProgramChanged
     | RecordsPublished
     | AnswersTaken
+    | BatchBegun
+    | BatchJoined
     | MessagesTaken
 )
 
@@ -187,7 +212,7 @@ class KeepNotice:
     notice: Notice
 
 
-CloudAction = SendDown | KeepNotice
+CloudAction = SendDown | KeepNotice | FileAction
 
 
 @stored(version=3, migrations={1: dict, 2: dict})  # version 2 has deliveries and program, 3 has answers
@@ -196,7 +221,7 @@ class CloudCoreState:
     """The state of a cloud between two entries."""
 
     control: ControlState
-    router: RouterState
+    router: RouterState | BatchState  # of a cloud that answers at once, or of one that works in batches
     links: dict[str, tuple[int, int | None]]  # next number down, last number up
     heard_us: dict[str, int]
     outbox: list[SendDown]
@@ -219,9 +244,9 @@ class CloudLink:
 class CloudCore:
     """A cloud, the links to its devices, and the messages that are on their way to the broker."""
 
-    def __init__(self, cloud: Cloud, router: Router) -> None:
+    def __init__(self, cloud: Cloud | BatchCloud, plane: Router | BatchPlane) -> None:
         self.cloud = cloud
-        self.router = router
+        self.plane = plane
         self.links: dict[str, CloudLink] = {}
         self.heard_us: dict[str, int] = {}
         self.outbox: deque[SendDown] = deque()
@@ -259,6 +284,8 @@ class CloudCore:
             case ProgramChanged(program):
                 self.follow_program(load_program(program, self.cloud.graph.program.functions))
                 return ()
+            case BatchBegun() | BatchJoined():
+                return self._work_off(event, now_us)
             case ViewsDeployed(hosts):
                 return self._send(controller.deploy(hosts), now_us)
             case DeviceRetired(device):
@@ -277,6 +304,16 @@ class CloudCore:
             return []
         self.heard_us[device] = now_us
         return self._send(self.cloud.receive(device, message), now_us)
+
+    def _work_off(self, event: BatchBegun | BatchJoined, now_us: int) -> list[CloudAction]:
+        assert isinstance(self.cloud, BatchCloud)
+        if isinstance(event, BatchBegun):
+            return [*self.cloud.begin_batch()]
+        fresh = self.cloud.plane.fresh
+        assert fresh is not None
+        assert fresh.name == event.file, "what was found is of the batch under way"
+        actions, told = self.cloud.end_batch(unpack_rows(event.found))
+        return [*actions, *self._send(told, now_us)]
 
     def follow_program(self, program: FeedProgram) -> None:
         """Take another program; devices are told when they need it."""
@@ -371,7 +408,7 @@ class CloudCore:
     def snapshot(self) -> CloudCoreState:
         return CloudCoreState(
             take_control(self.cloud.controller),
-            take_router(self.router),
+            take_batches(self.plane) if isinstance(self.plane, BatchPlane) else take_router(self.plane),
             {name: (link.sends.next_number, link.receives.last_number) for name, link in self.links.items()},
             dict(self.heard_us),
             list(self.outbox),
@@ -388,7 +425,12 @@ class CloudCore:
         if state.program is not None:
             self.follow_program(load_program(state.program, self.cloud.graph.program.functions))
         put_control(self.cloud.controller, state.control)
-        put_router(self.router, state.router)
+        if isinstance(self.plane, BatchPlane):
+            assert isinstance(state.router, BatchState)
+            put_batches(self.plane, state.router)
+        else:
+            assert isinstance(state.router, RouterState)
+            put_router(self.plane, state.router)
         for name, (next_down, last_up) in state.links.items():
             self.links[name] = CloudLink(ChannelSender(next_down))
             self.links[name].receives.last_number = last_up

@@ -4,6 +4,9 @@ Messages of devices are journalled in batches, with one fsync each, then handled
 broker, and only then are they acknowledged there. So a message that was acknowledged is never lost, and one that comes
 again after a crash is dropped by its number. A restart goes on where the cloud was: devices are told nothing anew.
 
+A cloud that works in batches journals what arrived, that a batch has begun, and what it found. A batch that a kill
+ended is joined again: nothing had followed from it. Its events are in files, which the journal names.
+
 The program is a part of the state: another one takes its place as an entry of the journal, and views that are the same
 in both go on. Only where a stream was declared anew does the cloud begin anew.
 """
@@ -18,12 +21,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from catchment.errors import StorageError, WireError
+from catchment.feeds.cloud.batch_cloud import BatchCloud, FoundRow
+from catchment.feeds.cloud.batch_plane import BatchPlane, LandEvents, MergeFiles, RemoveFiles
 from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.cloud_state import pack_view
 from catchment.feeds.cloud.controller import FeedController
 from catchment.feeds.cloud.core import (
     AnswerPlace,
     AnswersTaken,
+    BatchBegun,
+    BatchJoined,
     CloudAction,
     CloudCore,
     CloudEvent,
@@ -39,6 +46,7 @@ from catchment.feeds.cloud.core import (
     ViewsChanged,
     ViewsDeployed,
 )
+from catchment.feeds.cloud.event_files import EVENTS_FOLDER, EventFiles
 from catchment.feeds.cloud.program_state import StoredProgram, load_program, store_program
 from catchment.feeds.cloud.router import Deliver, Router
 from catchment.feeds.cloud.routes import Hosts
@@ -97,12 +105,12 @@ class _CloudHost(Host[CloudEvent, CloudAction]):
 
 
 class DurableCloud:
-    """A cloud in this process with its state in a folder."""
+    """A cloud with its state in a folder: one that answers at once, or one that works in batches."""
 
     def __init__(
         self,
-        cloud: Cloud,
-        router: Router,
+        cloud: Cloud | BatchCloud,
+        plane: Router | BatchPlane,
         folder: Path,
         clock: Clock,
         tables: NoticeTables | None = None,
@@ -114,15 +122,19 @@ class DurableCloud:
         self.answers = answers
         make_folder(folder)
         lock_folder(folder, self)
+        _refuse_other_kind(folder, isinstance(plane, BatchPlane))
         self.wanted = cloud.graph.program  # what it is to compute; what it does compute is in the journal
         first, self.is_new = _first_program(folder, self.wanted)
         self.published = PublishedRecords(folder)
-        self.core = CloudCore(cloud, router)
+        self.files = EventFiles(folder / EVENTS_FOLDER) if isinstance(plane, BatchPlane) else None
+        self.core = CloudCore(cloud, plane)
         self.core.follow_program(first)
         self.outgoing: list[SendDown] = []  # to be handed to the broker
         self.life = _life_of(folder)
         self.host = _CloudHost(self.core, Journal(folder / "journal"), self._enact, clock)
         self.host.recover()
+        if self.files is not None and isinstance(plane, BatchPlane):
+            self.files.settle([*plane.files, *([plane.fresh] if plane.fresh else [])])
         self.core.reset_traffic()
         self.outgoing = list(self.core.outbox)
 
@@ -133,6 +145,8 @@ class DurableCloud:
 
     def _enact(self, number: int, actions: Sequence[CloudAction]) -> int:
         self.outgoing += [action for action in actions if isinstance(action, SendDown)]
+        if self.files is not None:
+            self.files.enact(a for a in actions if isinstance(a, LandEvents | MergeFiles | RemoveFiles))
         kept = [action for action in actions if isinstance(action, KeepNotice)]
         if kept:
             self.tables.keep(f"{self.life}-{number}", kept)
@@ -185,6 +199,21 @@ class DurableCloud:
     def publish_recorded(self, record: DeviceRecord) -> None:
         """Publish a record of a recording that is played in this process: nobody delivers it again."""
         self._submit("records", RecordsPublished(f"recorded-{secrets.token_hex(8)}", record.stream, [record.row]))
+
+    # ---- batches
+
+    def begin_batch(self) -> None:
+        """Take the events that wait into a batch."""
+        self._submit("batch", BatchBegun())
+
+    def end_batch(self, file: str, found: Iterable[FoundRow]) -> None:
+        """Take what was found by the batch of a file."""
+        self._submit("batch", BatchJoined.of(file, found))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it can take messages; else they wait at the broker."""
+        return self.tables.has_room and (not isinstance(self.cloud, BatchCloud) or self.cloud.plane.has_room)
 
     # ---- decisions
 
@@ -277,10 +306,28 @@ def _first_program(folder: Path, wanted: FeedProgram) -> tuple[FeedProgram, bool
             write_durably(path, encode_document(store_program(known)))
         return known, False
     shutil.rmtree(folder / "journal", ignore_errors=True)
+    shutil.rmtree(folder / EVENTS_FOLDER, ignore_errors=True)
     (folder / LIFE_FILE).unlink(missing_ok=True)
     write_durably(path, encode_document(store_program(wanted)))
     (folder / TEXT_FILE).unlink(missing_ok=True)
     return wanted, True
+
+
+def _refuse_other_kind(folder: Path, in_batches: bool) -> None:
+    """Refuse a state that a cloud of the other kind wrote: its journal means something else here."""
+    if not (folder / "journal").exists():
+        shutil.rmtree(folder / EVENTS_FOLDER, ignore_errors=True)
+        return
+    had_batches = (folder / EVENTS_FOLDER).exists()
+    if had_batches == in_batches:
+        return
+    kinds = ("on Spark", "in one process")
+    was, wanted = kinds if had_batches else reversed(kinds)
+    raise StorageError(
+        f"the state is that of a cloud {was}, and this is a cloud {wanted}",
+        where=str(folder),
+        hint=f"go on with --cloud {'spark' if had_batches else 'local'}, or begin anew with another --state",
+    )
 
 
 def _read_program(folder: Path, wanted: FeedProgram) -> FeedProgram | None:

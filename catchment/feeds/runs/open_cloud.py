@@ -14,6 +14,7 @@ from catchment.feeds.cloud.cloud import Cloud, PlacingCloud
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.device.spool import spool_for
 from catchment.feeds.language.program_form import compile_feeds
+from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.project import open_project, read_device_settings
 from catchment.feeds.runs.durable_cloud import AnswerSource, DurableCloud
@@ -37,17 +38,23 @@ def open_durable_cloud(
     answers: AnswerSource | None = None,
 ) -> DurableCloud:
     """Return a cloud in this process that goes on from the state in a folder; a new one has no views yet."""
-    of_views = [stream for stream in workload.program.streams.values() if stream.view is not None]
-    if of_views and answers is None:
-        raise FeedError(
-            f"the records of {of_views[0].name!r} are the answers of view {of_views[0].view!r}, which nobody computes",
-            hint="serve the devices together with the views: catchment run, or catchment center",
-        )
+    if answers is None:
+        refuse_answers(workload.program)
     limits = workload.retention.cloud
     router = Router(compile_feeds(workload.program), limits, spool_for(limits))
     rule = placement_rule(workload, STRATEGIES[strategy])
     cloud = Cloud(ViewGraph(workload.program, {}, {}), router, workload.feed_rates, rule)
     return DurableCloud(cloud, router, state, clock, tables, answers)
+
+
+def refuse_answers(program: FeedProgram) -> None:
+    """Refuse a program that reads answers of views, where nobody computes these."""
+    of_views = [stream for stream in program.streams.values() if stream.view is not None]
+    if of_views:
+        raise FeedError(
+            f"the records of {of_views[0].name!r} are the answers of view {of_views[0].view!r}, which nobody computes",
+            hint="serve the devices together with the views: catchment run, or catchment center",
+        )
 
 
 def open_registrar(

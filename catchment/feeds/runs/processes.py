@@ -14,19 +14,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from catchment.errors import FeedError
-from catchment.feeds.cloud.cloud import FeedCloud
 from catchment.feeds.cloud.core import SendDown
 from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.protocol.messages import Notice
-from catchment.feeds.protocol.mqtt import MqttCloud, MqttDevices, let_go, reach_broker
+from catchment.feeds.protocol.mqtt import MqttDevices
+from catchment.feeds.runs.batch_runner import BatchRunner
 from catchment.feeds.runs.durable_cloud import DurableCloud
 from catchment.feeds.runs.local_run import TICK_US
 from catchment.feeds.runs.registrar import Registrar
 from catchment.timeline import Clock
 
 POLL_S = 0.02  # how long a poll waits for messages
-TAKE_EVERY_S = 1.0  # how often waiting answers are taken; a cloud on Spark writes a file each time
 
 
 class Every:
@@ -44,37 +43,6 @@ class Every:
         passed = now_s - self.last_s
         self.last_s = now_s
         return passed
-
-
-def serve_cloud(
-    cloud: FeedCloud,
-    links: MqttCloud,
-    registrar: Registrar,
-    first: Iterable[Deliver],
-    goes_on: Callable[[], bool],
-    *,
-    each_second: Callable[[], None],
-    review_every_s: float | None = 5.0,
-) -> None:
-    """Answer devices until told to end; `first` is sent once the cloud can be heard."""
-    reach_broker(links)
-    send_all(links, first)
-    take = Every(TAKE_EVERY_S)
-    second = Every(1.0)
-    review = Every(review_every_s or 1e9)
-    while goes_on():
-        links.poll(POLL_S)
-        receive_all(cloud, links, registrar)
-        if take.elapsed_s():
-            send_all(links, cloud.take())
-        if second.elapsed_s():
-            each_second()
-            send_all(links, registrar.follow(time.time_ns() // 1000))
-        if period_s := review.elapsed_s():
-            send_all(links, cloud.review(period_s))
-    receive_all(cloud, links, registrar)
-    send_all(links, cloud.drain())
-    let_go(links)
 
 
 class CloudLinks(Protocol):
@@ -109,10 +77,12 @@ def serve_durable_cloud(
     *,
     each_second: Callable[[], None],
     review_every_s: float | None = 5.0,
+    batches: BatchRunner | None = None,
 ) -> None:
     """Answer devices until told to end; what the broker lacks of an earlier life is sent first.
 
-    A cloud that begins anew asks the devices in `first` for a hello; one that goes on tells devices nothing anew.
+    A cloud that begins anew asks the devices in `first` for a hello; one that goes on tells devices nothing anew. One
+    that works in batches has them run beside this loop.
     """
     links.reach()
     if cloud.is_new:
@@ -123,6 +93,8 @@ def serve_durable_cloud(
     while goes_on():
         links.poll(POLL_S)
         exchange(cloud, links, registrar)
+        if batches is not None:
+            batches.step()
         if second.elapsed_s():
             each_second()
             registrar.follow(time.time_ns() // 1000)
@@ -130,6 +102,9 @@ def serve_durable_cloud(
         if period_s := review.elapsed_s():
             cloud.review(period_s)
     exchange(cloud, links, registrar)
+    if batches is not None:
+        batches.finish()
+        exchange(cloud, links, registrar)
     links.let_go()
     exchange(cloud, links, registrar)
 
@@ -137,30 +112,15 @@ def serve_durable_cloud(
 def exchange(cloud: DurableCloud, links: CloudLinks, registrar: Registrar) -> None:
     """Make what has arrived durable, hand over what follows, and only then acknowledge it.
 
-    While the tables of notices have no room, messages wait at the broker.
+    While the tables of notices, or what waits for a batch, have no room, messages wait at the broker.
     """
-    if cloud.tables.has_room:
+    if cloud.has_room:
         cloud.take_published()
-    arrived = links.take() if cloud.tables.has_room else []
+    arrived = links.take() if cloud.has_room else []
     cloud.receive_all(arrived, registrar, links.taken_before)
     links.publish(cloud.outgoing)
     cloud.outgoing = []
     links.acknowledge()
-
-
-def receive_all(cloud: FeedCloud, links: MqttCloud, registrar: Registrar) -> None:
-    """Hand over what has arrived of devices that are taken."""
-    now_us = time.time_ns() // 1000
-    for name in list(links.busy_up):
-        message = links.next_up(name)
-        if message is not None:
-            told = registrar.refuse(name, message, now_us)
-            send_all(links, cloud.receive(name, message) if told is None else told)
-
-
-def send_all(links: MqttCloud, deliveries: Iterable[Deliver]) -> None:
-    for delivery in deliveries:
-        links.send_down(delivery.device, delivery.message)
 
 
 class FleetLog:
@@ -173,7 +133,9 @@ class FleetLog:
         self._write("record", [record.at_us, record.device, record.stream, list(record.row), record.boot])
 
     def notice(self, device: str, notice: Notice) -> None:
-        self._write("notice", [notice.view, notice.notified, list(notice.key), notice.at_us, list(notice.values)])
+        came_us = time.time_ns() // 1000
+        fields = [notice.view, notice.notified, list(notice.key), notice.at_us, list(notice.values), came_us]
+        self._write("notice", fields)
 
     def _write(self, kind: str, fields: list[Any]) -> None:
         self.file.write(json.dumps([kind, *fields], separators=(",", ":")) + "\n")
@@ -186,19 +148,28 @@ def read_fleet_log(path: Path) -> tuple[list[DeviceRecord], list[Notice]]:
     """Return the records and notices of a log; a last line that a kill cut short is left out."""
     records: list[DeviceRecord] = []
     notices: list[Notice] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
-            break
-        kind, *fields = json.loads(line)
+    for number, (kind, *fields) in enumerate(_read_lines(path), start=1):
         if kind == "record":
             at_us, device, stream, row, boot = fields
             records.append(DeviceRecord(at_us, device, stream, tuple(row), boot))
         elif kind == "notice":
-            view, notified, key, at_us, values = fields
+            view, notified, key, at_us, values, *_ = fields
             notices.append(Notice(view, notified, tuple(key), at_us, tuple(values)))
         else:
             raise FeedError(f"found {kind!r} in a log of a fleet", where=f"{path}, line {number}")
     return records, notices
+
+
+def read_delays_us(path: Path) -> list[tuple[int, int]]:
+    """Return, per notice of a log, the time of its match and how long after it the device was notified."""
+    return [(at_us, came_us - at_us) for kind, *_, at_us, _, came_us in _read_lines(path) if kind == "notice"]
+
+
+def _read_lines(path: Path) -> Iterator[list[Any]]:
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if not line.endswith("\n"):
+            break
+        yield json.loads(line)
 
 
 def serve_fleet(

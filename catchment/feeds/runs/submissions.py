@@ -17,6 +17,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from catchment.errors import FeedError
+from catchment.feeds.cloud.batch_cloud import check_for_batches
+from catchment.feeds.cloud.event_files import EVENTS_FOLDER
 from catchment.feeds.language.program_form import form_of
 from catchment.feeds.language.reference import ReferenceData, Row
 from catchment.feeds.language.submitted import SubmittedView, check_submission, read_submission
@@ -152,6 +154,8 @@ class Submissions:
             raise FeedError(f"{len(after)} views would be submitted; at most {MAX_VIEWS} are")
         wanted = self._plan(after)
         check_submission(self.project.plan(before), wanted.program)
+        if (self.folder / EVENTS_FOLDER).exists():
+            check_for_batches(wanted.program)
         size = len(form_of(wanted.program).text)
         if size > MAX_PROGRAM_BYTES:
             raise FeedError(f"devices would be told a program of {size:,} bytes; at most {MAX_PROGRAM_BYTES:,} are")

@@ -3,7 +3,7 @@
 Events are rows `(arrival, feed, key, at_us, rank, values)`, keys and values as JSON text. A view is joined
 as fresh x (old and fresh), and old x fresh, so that every pair that is met for the first time in this
 batch, and no other, is evaluated. Matches of views that others read join the events, for the views above
-and for the routes, and are stored beside what was landed, for later batches.
+and for the routes; the cloud keeps them beside what came from devices, for later batches.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from sqlglot import exp
 
-from catchment.feeds.cloud.landing import ARROW_TYPES, EVENT_TYPES
+from catchment.feeds.cloud.batch_cloud import DELIVERY, MATCH, NOTICE
+from catchment.feeds.cloud.batch_plane import BatchJob
+from catchment.feeds.cloud.event_files import ARROW_TYPES, EVENT_TYPES
 from catchment.feeds.forms.physical_view import PhysicalView, ViewRow
 from catchment.feeds.language.expressions import column_name, to_spark
+from catchment.feeds.language.program_form import form_of
 from catchment.feeds.language.template import EVENT_TIME, FeedInput, FeedProgram, FeedTemplate
 from catchment.feeds.protocol.sampling import MATCH_RANK_SQL
 from catchment.query.sql.dialect import read_expression
-
-DELIVERY = "delivery"
-NOTICE = "notice"
-MATCH = "match"
-DONE = "done"
 
 _RESULT = ("arrival", "device", "feed", "key", "at_us", "values")
 _ROUTES = {"route_feed": "STRING", "device": "STRING", "share": "DOUBLE"}
@@ -44,23 +42,17 @@ class FeedJoins:
         self.views: dict[str, DataFrame] = {}
         self.types: dict[str, list[str]] = {}  # template -> types of its outputs
         self.queries: dict[tuple[str, tuple[str, ...]], str] = {}
+        self.fewest = {view.name: view.fewest_values for view in form_of(program).views}
         self._analyse_types()
 
-    def run(
-        self,
-        fresh: DataFrame,
-        old: DataFrame,
-        routes: Mapping[str, Mapping[str, float]],
-        installed: Mapping[str, PhysicalView],
-        version: int,
-    ) -> DataFrame:
-        """Return rows `kind, arrival, device, feed, key, at_us, values`: what the driver has to act on."""
-        self.spark = fresh.sparkSession  # a stream's batches have a session of their own
-        if version != self.version:
-            self._refresh(routes, installed.values())
-            self.version = version
-        results = [_done(fresh)]
-        events = fresh
+    def run(self, fresh: DataFrame, old: DataFrame, job: BatchJob) -> DataFrame | None:
+        """Return rows `kind, arrival, device, feed, key, at_us, values`: what was found; None if nothing can be."""
+        if job.version != self.version:
+            self._refresh(job.routes, job.installed.values())
+            self.version = job.version
+        results: list[DataFrame] = []
+        events = _meaning_the_same(fresh, job.ended)
+        old = _meaning_the_same(old, job.ended)
         for name in [n for n in self.program.templates if n in self.views]:
             consumed = name in self.program.consumed
             matches = self._matches(self.program.templates[name], events, old)
@@ -69,7 +61,7 @@ class FeedJoins:
                 events = events.unionByName(_as_events(matches))
         if self.routes is not None:
             results.append(self._deliveries(events))
-        return reduce(DataFrame.unionByName, results)
+        return reduce(DataFrame.unionByName, results) if results else None
 
     # ---- routes
 
@@ -136,8 +128,8 @@ class FeedJoins:
         aliases = [i.alias for i in template.inputs]
         joins = [
             f"JOIN (SELECT *, from_json(values, 'array<string>') AS v FROM {table}) AS {alias} "
-            f"ON {alias}.feed = r.input{role} AND {alias}.rank < r.share{role}"
-            for role, (alias, table) in enumerate(zip(aliases, tables, strict=True))
+            f"ON {alias}.feed = r.input{role} AND {alias}.rank < r.share{role} AND size({alias}.v) >= {fewest}"
+            for role, (alias, table, fewest) in enumerate(zip(aliases, tables, self.fewest[template.name], strict=True))
         ]
         if template.is_pair:
             first, second = template.inputs
@@ -175,24 +167,26 @@ class FeedJoins:
             }
             return {**places, **time}
         stream = self.program.streams[item.source]
-        assert stream.device is not None
         places = {
             f"{item.alias}.{c}": f"try_cast(get({item.alias}.v, {n}) AS {stream.type_of(c)})"
             for n, c in enumerate(columns)
         }
-        device = {f"{item.alias}.{stream.device}": f"try_cast(r.id{role} AS {stream.type_of(stream.device)})"}
-        return {**places, **device, **time}
+        if stream.device is not None:
+            device = f"try_cast(r.id{role} AS {stream.type_of(stream.device)})"
+            places[f"{item.alias}.{stream.device}"] = device
+        return {**places, **time}
 
 
 def _as(kind: str, frame: DataFrame) -> DataFrame:
     return frame.select(fn.lit(kind).alias("kind"), *_RESULT)
 
 
-def _done(fresh: DataFrame) -> DataFrame:
-    """Return one row that says how far the batch has come."""
-    last = fresh.agg(fn.max("arrival").alias("arrival"), fn.max("at_us").alias("at_us"))
-    nothing = {name: fn.lit(None).cast("string") for name in ("device", "feed", "key", "values")}
-    return _as(DONE, last.withColumns(nothing))
+def _meaning_the_same(events: DataFrame, ended: Mapping[str, int]) -> DataFrame:
+    """Return events without the matches of views that meant something else when these were found."""
+    for template, until in ended.items():
+        is_old = (fn.substring_index("feed", "(", 1) == template) & (fn.col("arrival") <= until)
+        events = events.where(~is_old)
+    return events
 
 
 def _view_row(view: PhysicalView, ordinal: int, row: ViewRow) -> tuple[Any, ...]:

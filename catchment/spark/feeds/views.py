@@ -18,7 +18,7 @@ from pyspark.sql import functions as fn
 from sqlglot import exp
 
 from catchment.errors import FeedError
-from catchment.feeds.cloud.landing import ARROW_TYPES
+from catchment.feeds.cloud.event_files import ARROW_TYPES
 from catchment.feeds.forms.physical_view import PhysicalView, ViewRow
 from catchment.feeds.language.expressions import to_spark
 from catchment.feeds.language.functions import Functions

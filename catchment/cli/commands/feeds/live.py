@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +27,6 @@ from catchment.cli.commands.feeds.options import (
     StrategyChoice,
     Unit,
     Users,
-    cloud_without_views,
     open_broker,
     state_folder,
 )
@@ -39,10 +38,8 @@ from catchment.cli.project_folder import FolderWord, project_folder
 from catchment.errors import FeedError
 
 if TYPE_CHECKING:
-    from catchment.feeds.cloud.cloud import PlacingCloud
-    from catchment.feeds.protocol.mqtt import MqttCloud
-    from catchment.feeds.protocol.mqtt_config import MqttConfig
-    from catchment.feeds.runs.durable_links import DurableLinks
+    from catchment.feeds.runs.batch_runner import BatchRunner
+    from catchment.feeds.runs.durable_cloud import DurableCloud
     from catchment.feeds.runs.workload import Workload
 
 _CLOUD_EPILOG = """Examples:
@@ -94,6 +91,9 @@ def cloud(
         StrategyChoice, typer.Option(help="Who computes the views: ours or cloud.")
     ] = StrategyChoice.OURS,
     cloud: CloudOption = CloudKind.LOCAL,
+    spark_memory: Annotated[
+        str, typer.Option(help="Heap of Spark's JVM; large batches, of fast fleets, need more.")
+    ] = "512m",
     page: Page = None,
     log: Annotated[Path | None, typer.Option(help="Append traffic and placement to this file, as JSON lines.")] = None,
     state: StateFolder = None,
@@ -105,12 +105,14 @@ def cloud(
     """Run the cloud of a live deployment: place views, route feeds and compute the cloud's views.
 
     It starts from the program and the reference tables. Devices register themselves; [devices] in feeds.toml says which
-    are admitted. A view begins when all its devices are there. A cloud in this process keeps its state in a folder and
-    goes on from it, however it ended; one on Spark begins anew.
+    are admitted. A view begins when all its devices are there. The cloud keeps its state in a folder and goes on from
+    it, however it ended.
     """
     from catchment.feeds.cloud.retention import RetentionWatch
     from catchment.feeds.runs.cloud_watch import CloudWatch
+    from catchment.feeds.runs.durable_links import DurableLinks
     from catchment.feeds.runs.open_cloud import open_registrar
+    from catchment.feeds.runs.processes import serve_durable_cloud
     from catchment.serve.feed_workload import load_workload
 
     if strategy is StrategyChoice.BOTH:
@@ -120,8 +122,9 @@ def cloud(
     world = load_workload(folder, users, seed, rate_unit, needs_records=False)
     where = state_folder(folder, state)
     with ExitStack() as stack:
-        opened = _open_cloud(cloud, world, strategy.value, where, broker, stack)
-        served, links = opened.cloud, opened.links
+        served, batches = _open_cloud(cloud, world, strategy.value, where, stack, spark_memory)
+        links = DurableLinks(broker, served.core)
+        stack.callback(links.close)
         registrar = open_registrar(folder, where, world, served, _say)
         written = None if log is None else stack.enter_context(log.open("a", buffering=1, encoding="utf-8"))
         watch = CloudWatch(world, served, links, strategy.value, usage=usage, log=written)
@@ -131,7 +134,7 @@ def cloud(
 
         def each_second() -> None:
             snapshot = watch.sample()
-            if cloud is CloudKind.LOCAL and watch.second % RETENTION_EVERY_S == 0:
+            if watch.second % RETENTION_EVERY_S == 0:
                 for told in keeps.look(served.graph, served.controller.rates, served.forgotten):
                     _say(told)
             show([snapshot], watch.second, None)
@@ -142,45 +145,46 @@ def cloud(
                 )
 
         first = [*registrar.follow(time.time_ns() // 1000), *registrar.restart()]
-        if registrar.declared is not None and cloud is CloudKind.LOCAL:
+        if registrar.declared is not None:
             world.retention.check(registrar.declared, served.controller.rates)
         every = 5.0 if strategy is StrategyChoice.OURS else None
         goes_on = keep_running_until(seconds)
-        opened.serve(registrar, first, goes_on, each_second=each_second, review_every_s=every)
+        serve_durable_cloud(
+            served,
+            links,
+            registrar,
+            first,
+            goes_on,
+            each_second=each_second,
+            review_every_s=every,
+            batches=batches,
+        )
         answer = watch.report() | {"devices": len(registrar.registered), "devices_refused": registrar.gate.refused}
     emit(answer, as_json, _render_cloud)
 
 
-@dataclass(frozen=True)
-class _OpenedCloud:
-    """A cloud, its links to devices, and what serves them until it is to stop."""
-
-    cloud: PlacingCloud
-    links: MqttCloud | DurableLinks
-    serve: Callable[..., None]
-
-
 def _open_cloud(
-    kind: CloudKind, world: Workload, strategy: str, state: Path, broker: MqttConfig, stack: ExitStack
-) -> _OpenedCloud:
-    """Open a cloud in this process, which keeps its state in a folder, or one on Spark, which keeps none."""
-    from catchment.feeds.device.device import boot_number
-    from catchment.feeds.protocol.mqtt import MqttCloud
-    from catchment.feeds.runs.durable_links import DurableLinks
+    kind: CloudKind, world: Workload, strategy: str, state: Path, stack: ExitStack, memory: str
+) -> tuple[DurableCloud, BatchRunner | None]:
+    """Open a cloud in this process, or one on Spark with what runs its batches; both go on from their folder."""
     from catchment.feeds.runs.open_cloud import open_durable_cloud
-    from catchment.feeds.runs.processes import serve_cloud, serve_durable_cloud
     from catchment.timeline import SystemClock
 
     if kind is CloudKind.LOCAL:
         durable = open_durable_cloud(world, state, strategy, SystemClock())
         stack.callback(durable.close)
-        durable_links = DurableLinks(broker, durable.core)
-        stack.callback(durable_links.close)
-        return _OpenedCloud(durable, durable_links, partial(serve_durable_cloud, durable, durable_links))
-    on_spark = stack.enter_context(cloud_without_views(world, strategy))
-    links = MqttCloud(broker, boot_number(time.time_ns() // 1000))
-    stack.callback(links.close)
-    return _OpenedCloud(on_spark, links, partial(serve_cloud, on_spark, links))
+        return durable, None
+    if not re.fullmatch("[0-9]+[kmgKMG]", memory):
+        raise FeedError(f"found {memory!r} in --spark-memory; expected an amount of memory such as '512m' or '2g'")
+    from catchment.spark.feeds.cloud import feed_session
+    from catchment.spark.feeds.durable import open_spark_cloud
+
+    _say("starting Spark for the cloud ...")
+    spark = stack.enter_context(feed_session(memory=memory))
+    on_spark, batches = open_spark_cloud(spark, world, state, strategy, SystemClock())
+    stack.callback(on_spark.close)
+    stack.callback(batches.close)
+    return on_spark, batches
 
 
 def retire(

@@ -101,19 +101,6 @@ def _absolute(path: str | None) -> str | None:
 
 
 @contextmanager
-def cloud_without_views(workload: Workload, strategy: str) -> Iterator[FeedCloud]:
-    """Give a cloud on Spark that has no views yet: those of devices begin when they register."""
-    from catchment.feeds.cloud.choose_hosts import STRATEGIES
-    from catchment.feeds.runs.workload import placement_rule
-    from catchment.spark.feeds.cloud import spark_cloud
-
-    notes.print("starting Spark for the cloud ...")
-    rule = placement_rule(workload, STRATEGIES[strategy])
-    with spark_cloud(workload.program, None, workload.feed_rates, rule) as cloud:
-        yield cloud
-
-
-@contextmanager
 def cloud_for(workload: Workload, kind: CloudKind) -> Iterator[FeedCloud]:
     """Give a cloud with the views of a workload, none of them deployed."""
     if kind is CloudKind.LOCAL:
