@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 REFUSALS = ("_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
+DELETED = "has deleted records"  # what an error says where records were asked for that their source no longer has
 MAX_TOLD = 300  # characters of what a client says
 
 

@@ -28,6 +28,12 @@ class ValueReader:
         """Return one text per value."""
         return pa.array([NO_VALUE if value is None else self._read_one(value) for value in values], pa.string())
 
+    def read_bytes(self, values: Sequence[bytes | None]) -> list[bytes | None]:
+        """Return one text per value in UTF-8, as far as texts are; None where there is no value."""
+        if self._read_one is _read_text:
+            return list(values)
+        return [None if value is None else self._read_one(value).encode() for value in values]
+
 
 def _reader(
     format: str, schema_file: str | None, registry: SchemaRegistry | None, message: str | None

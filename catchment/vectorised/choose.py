@@ -1,4 +1,4 @@
-"""Which fragments of a stream are evaluated in the pass over its files, and why the others are left to Spark SQL.
+"""Which fragments of a stream are evaluated in the pass over its records, and why the others are left to Spark SQL.
 
 A pass pays even where it evaluates nothing: it writes history and parses text several times faster than Spark does, and
 Spark SQL then evaluates what the pass has written. Only Parquet files without history are read by Spark at once.
@@ -6,16 +6,18 @@ Spark SQL then evaluates what the pass has written. Only Parquet files without h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import pyarrow as pa
 
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.landed import as_landed
 from catchment.project.config import Project
 from catchment.project.sections import VECTORISED
 from catchment.query.fragment import Fragment
-from catchment.query.sql.connectors import FilesConnector
+from catchment.query.sql.connectors import FilesConnector, KafkaConnector
 from catchment.query.sql.statements import Stream
 from catchment.site.slack import watched_values
 from catchment.vectorised.coercion import NotVectorisedError, is_plain, type_name
@@ -25,6 +27,7 @@ from catchment.vectorised.heard import HeardSources
 from catchment.vectorised.json_lines import JsonLineParser
 from catchment.vectorised.scan import ScanPlan
 from catchment.vectorised.text_values import is_readable
+from catchment.vectorised.topic import TopicScan, value_columns
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -65,7 +68,7 @@ class ScanChoice:
     @property
     def hands_over(self) -> bool:
         """Whether the pass writes its records for Spark SQL where there is no history: text is parsed only once."""
-        return self.leaves_records and self.scan.lines is not None
+        return self.leaves_records and (self.scan.lines is not None or self.scan.topic is not None)
 
 
 @dataclass
@@ -84,16 +87,21 @@ class StreamScans:
     _pause: int = 0
 
     def choose(
-        self, stream: Stream, header: Sequence[str], plans: Sequence[FragmentPlan], skipping: Sequence[Fragment]
+        self,
+        stream: Stream,
+        header: Sequence[str],
+        plans: Sequence[FragmentPlan],
+        skipping: Sequence[Fragment],
+        topic: Mapping[str, str] | None = None,
     ) -> ScanChoice | None:
         """Return what of the next batch is scanned; None if all of it is left to Spark SQL.
 
-        The header names the columns of CSV files.
+        The header names the columns of CSV files, `topic` says how a topic is read.
         """
         given = (list(plans), list(skipping))
         if self._chosen_from != given:
             self._chosen_from = given
-            self._choice = choose_scanned(stream, header, plans, skipping, self.project)
+            self._choice = choose_scanned(stream, header, plans, skipping, self.project, topic)
         if self._pause > 0:
             self._pause -= 1
             return None
@@ -115,16 +123,18 @@ def why_native(stream: Stream, project: Project) -> str | None:
     connector = stream.connector
     if project.defaults.evaluator != VECTORISED:
         return f"evaluator = '{project.defaults.evaluator}' in catchment.toml"
-    if type(connector) is not FilesConnector:
+    if type(connector) is not FilesConnector and not isinstance(connector, KafkaConnector):
         return f"the {connector.kind} source hands records to Spark"
+    if isinstance(connector, KafkaConnector) and connector.progress_header is not None:
+        return "a header states the progress of its sources"
     if stream.shed:
         return "the stream may be sampled"
     changed = [name for name in project.spark.settings if name.startswith(_MEANINGFUL)]
     if changed:
         return f"{changed[0]} in [spark.settings] may change what SQL means"
-    is_text = connector.format != "parquet"
+    parsed = () if connector.format == "parquet" else tuple(c.name for c in _parsed_columns(stream))
     for column in stream.schema:
-        if is_text and not is_readable(column.type):
+        if column.name in parsed and not is_readable(column.type):
             return f"the column {column.name} is {type_name(column.type)}, which Spark parses in {connector.format}"
         if _keeps_history(stream, project) and not is_plain(column.type):
             return f"the column {column.name} is {type_name(column.type)}"
@@ -141,8 +151,9 @@ def choose_scanned(
     plans: Sequence[FragmentPlan],
     skipping: Sequence[Fragment],
     project: Project,
+    topic: Mapping[str, str] | None = None,
 ) -> ScanChoice | None:
-    """Return which plans of a stream are scanned; None if Spark SQL reads the files itself."""
+    """Return which plans of a stream are scanned; None if Spark SQL reads it itself. `topic` says how one is read."""
     if why_native(stream, project) is not None:
         return None
     plans_apart = _try_each(plans, lambda plan: vectorise_plan(stream, plan))
@@ -159,6 +170,7 @@ def choose_scanned(
         tuple(watch for _, watches in vectorised for watch in watches),
         _lines_of(stream, header),
         HeardSources.of(stream),
+        None if topic is None else TopicScan.of(stream, topic),
     )
     return ScanChoice(
         scan,
@@ -171,14 +183,15 @@ def choose_scanned(
 
 def _is_read_faster(stream: Stream, project: Project) -> bool:
     """Return whether a pass that evaluates nothing saves time: Spark would parse text, or write history."""
-    assert isinstance(stream.connector, FilesConnector)
-    return stream.connector.format != "parquet" or _keeps_history(stream, project)
+    is_parquet = isinstance(stream.connector, FilesConnector) and stream.connector.format == "parquet"
+    return not is_parquet or _keeps_history(stream, project)
 
 
 def _lines_of(stream: Stream, header: Sequence[str]) -> JsonLineParser | CsvLineParser | None:
-    """Return what reads the lines of a stream's files; None if they are Parquet."""
+    """Return what reads the lines of a stream's files; None if they are Parquet, or there are none."""
     files = stream.connector
-    assert isinstance(files, FilesConnector)
+    if not isinstance(files, FilesConnector):
+        return None
     if files.format == "json":
         return JsonLineParser(stream.schema, stream.event_time)
     if files.format == "csv":
@@ -223,7 +236,14 @@ def explain_evaluation(stream: Stream, plan: FragmentPlan, project: Project) -> 
             vectorise_plan(stream, plan)
         except NotVectorisedError as error:
             reason = error.message
-    return "vectorised, in the tasks that read the files" if reason is None else f"native Spark SQL: {reason}"
+    what = "the topic" if isinstance(stream.connector, KafkaConnector) else "the files"
+    return f"vectorised, in the tasks that read {what}" if reason is None else f"native Spark SQL: {reason}"
+
+
+def _parsed_columns(stream: Stream) -> pa.Schema:
+    """Return the columns that are parsed from texts, where records are texts."""
+    kafka = stream.connector
+    return value_columns(stream, kafka) if isinstance(kafka, KafkaConnector) else stream.schema
 
 
 def _keeps_history(stream: Stream, project: Project) -> bool:

@@ -30,7 +30,7 @@ class CsvLineParser:
     """
 
     columns: pa.Schema
-    event_time: str
+    event_time: str | None  # None: it is not among the columns
     header: tuple[str, ...]
     delimiter: str
     has_header: bool

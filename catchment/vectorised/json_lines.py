@@ -35,7 +35,7 @@ class JsonLineParser:
     """Reads these columns of JSON lines; a line without the event time is for Spark to judge."""
 
     columns: pa.Schema
-    event_time: str
+    event_time: str | None  # None: it is not among the columns
 
     def parse(self, block: LineBlock, is_first: bool) -> ParsedLines:
         """Return the records of some lines, and the lines that are doubtful."""

@@ -21,11 +21,14 @@ class ParsedLines:
     doubtful: list[str]
 
     @classmethod
-    def of(cls, read: Mapping[str, ReadValues], block: LineBlock, event_time: str, doubtful: list[str]) -> ParsedLines:
+    def of(
+        cls, read: Mapping[str, ReadValues], block: LineBlock, event_time: str | None, doubtful: list[str]
+    ) -> ParsedLines:
         """Return the rows that were read of some lines, but for those with a doubtful value or no event time."""
         records = RecordColumns({name: column.values for name, column in read.items()}, block.rows)
         odd = np.logical_or.reduce([column.doubtful for column in read.values()])
-        odd |= ~np.asarray(read[event_time].values.is_valid())
+        if event_time is not None:
+            odd |= ~np.asarray(read[event_time].values.is_valid())
         if not odd.any():
             return cls(records, doubtful)
         lines = [block.text(row) for row in np.flatnonzero(odd).tolist()]

@@ -1,9 +1,11 @@
-"""Files of a micro-batch cut into parts, and the parts shared among tasks."""
+"""Files or offsets of a micro-batch cut into parts, and the parts shared among tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
 
 from catchment.records.object_store import S3Settings
 
@@ -24,10 +26,37 @@ class FilePart:
     store: S3Settings | None = None  # where `path` is the address of an object
 
 
-def share_parts(parts: Sequence[tuple[FilePart, int]], tasks: int) -> list[list[FilePart]]:
+@dataclass(frozen=True)
+class TopicPart:
+    """The records of one partition of a topic with offsets [start, end); its number is unique within the batch."""
+
+    number: int
+    partition: int
+    start: int
+    end: int
+
+
+Part = TypeVar("Part", FilePart, TopicPart)
+
+
+def split_offsets(parts: Sequence[TopicPart], tasks: int, small_rows: int) -> list[list[TopicPart]]:
+    """Return ranges of offsets as parts for up to this many tasks; those that together are small are left to one."""
+    total = sum(part.end - part.start for part in parts)
+    if total <= small_rows:
+        return [list(parts)] if parts else []
+    cut: list[tuple[TopicPart, int]] = []
+    for part in parts:
+        size = part.end - part.start
+        count = max(1, size * tasks // total)
+        edges = [part.start + size * n // count for n in range(count + 1)]
+        cut += [(TopicPart(len(cut) + n, part.partition, a, b), b - a) for n, (a, b) in enumerate(pairwise(edges))]
+    return share_parts(cut, tasks)
+
+
+def share_parts(parts: Sequence[tuple[Part, int]], tasks: int) -> list[list[Part]]:
     """Return the parts, given with their sizes, as shares of about equal size, in their order."""
     total = max(sum(size for _, size in parts), 1)
-    shares: list[list[FilePart]] = [[] for _ in range(tasks)]
+    shares: list[list[Part]] = [[] for _ in range(tasks)]
     passed = 0
     for part, size in parts:
         shares[min((passed + size // 2) * tasks // total, tasks - 1)].append(part)

@@ -28,8 +28,9 @@ from catchment.vectorised.json_lines import JsonLineParser
 from catchment.vectorised.lines import read_blocks
 from catchment.vectorised.parquet import read_part
 from catchment.vectorised.parsed_lines import ParsedLines
-from catchment.vectorised.parts import FilePart
+from catchment.vectorised.parts import FilePart, TopicPart
 from catchment.vectorised.records import RecordColumns
+from catchment.vectorised.topic import TopicScan
 
 _PART_BITS = 33  # of a row's number within its part, as Spark numbers rows within partitions
 HISTORY_COMPRESSION = "lz4"
@@ -41,8 +42,8 @@ class ScanPlan:
     """What a pass over the records of a stream computes.
 
     `columns` are the declared ones; of Parquet files only those that are needed are read. `jump_us` is the length of
-    the stretches in which event times are counted. `lines` reads text; None if the files are Parquet. `heard` is for
-    streams whose sources state their progress.
+    the stretches in which event times are counted. `lines` reads text; None if the files are Parquet. `topic` reads the
+    records of a topic, and then there are no files. `heard` is for streams whose sources state their progress.
     """
 
     columns: pa.Schema
@@ -52,6 +53,7 @@ class ScanPlan:
     watches: tuple[VectorWatch, ...] = ()
     lines: JsonLineParser | CsvLineParser | None = None
     heard: HeardSources | None = None
+    topic: TopicScan | None = None
 
     @property
     def taken(self) -> tuple[Taken, ...]:
@@ -60,7 +62,7 @@ class ScanPlan:
 
     def read_columns(self, with_history: bool) -> pa.Schema:
         """Return the columns to read: all of text, where records are written to history, and to tell markers."""
-        if with_history or self.lines is not None or self.heard is not None:
+        if with_history or self.lines is not None or self.topic is not None or self.heard is not None:
             return self.columns
         evaluated = [e for taken in self.taken for e in taken.expressions]
         needed = {self.event_time, *(name for e in evaluated for name in e.reads)}
@@ -91,14 +93,15 @@ class ScanFindings:
 
 def scan(
     plan: ScanPlan,
-    parts: Sequence[FilePart],
+    parts: Sequence[FilePart | TopicPart],
     limits: PlausibleTimes | None,
     history: Path | None,
     check_wanted: Callable[[], None] = lambda: None,
 ) -> ScanFindings:
-    """Return what is in some parts of files; with `history`, write the good records to this file, not durably yet.
+    """Return what is in some parts of files or of a topic.
 
-    `check_wanted` is called now and then, and raises what ends the pass.
+    With `history`, the good records are written to this file, not durably yet. `check_wanted` is called now and then,
+    and raises what ends the pass.
     """
     columns = plan.read_columns(history is not None)
 
@@ -118,8 +121,12 @@ def scan_records(
     return _scan(plan, plan.columns, [(number, ParsedLines(records, []))], limits, history)
 
 
-def _read(plan: ScanPlan, part: FilePart, columns: pa.Schema) -> Iterator[ParsedLines]:
-    """Yield what is in a part of a file."""
+def _read(plan: ScanPlan, part: FilePart | TopicPart, columns: pa.Schema) -> Iterator[ParsedLines]:
+    """Yield what is in a part of a file or of a topic."""
+    if isinstance(part, TopicPart):
+        assert plan.topic is not None
+        yield from plan.topic.read(part)
+        return
     if plan.lines is None:
         yield from (ParsedLines(records, []) for records in read_part(part, columns))
         return

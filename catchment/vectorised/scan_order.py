@@ -13,11 +13,11 @@ from catchment.errors import CatchmentError, EngineError
 from catchment.functions.installed import FunctionsFile, install
 from catchment.site.plausible import PlausibleTimes
 from catchment.storage.files import sync_files
-from catchment.vectorised.parts import FilePart
+from catchment.vectorised.parts import FilePart, TopicPart
 from catchment.vectorised.scan import ScanFindings, ScanPlan, scan
 
 INLINE_BYTES = 1 << 16  # tables that are larger are handed to the driver in a file
-Share = tuple[int, list[FilePart]]  # parts of files, and the number of the share within its micro-batch
+Share = tuple[int, Sequence[FilePart | TopicPart]]  # parts of a micro-batch, and the number of the share within it
 
 
 class PassEndedError(EngineError):
@@ -54,7 +54,7 @@ class ScanOrder:
         except (pa.ArrowException, CatchmentError, OSError, OverflowError, ValueError) as error:
             return str(error) or type(error).__name__
 
-    def _scan(self, number: int, parts: Sequence[FilePart]) -> ScanFindings:
+    def _scan(self, number: int, parts: Sequence[FilePart | TopicPart]) -> ScanFindings:
         """Return what is in one share of the files.
 
         A cluster may run a task twice at once. So files have names of their own attempt, and those of the attempt

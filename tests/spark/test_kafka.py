@@ -55,17 +55,25 @@ def declare(broker: KafkaBroker, topic: str, options: str = "", columns: str = "
     return stream
 
 
+def options_of(stream: Stream, base: Path) -> dict[str, str]:
+    """How the source is read at the site a, with its checkpoint in `base`."""
+    from catchment.records.topic_reader import topic_options
+
+    assert isinstance(stream.connector, KafkaConnector)
+    return {**topic_options(stream.connector, "a", base), "checkpoint": str(base / "checkpoints" / stream.name)}
+
+
 def read(spark: SparkSession, stream: Stream, base: Path) -> list[dict[str, Any]]:
     """What the topic has now and was not read before, by a query that keeps its place in `base`."""
     from catchment.spark.sources.streams import open_stream
     from catchment.spark.streaming import start_query
 
     rows: list[dict[str, Any]] = []
-    records = open_stream(spark, stream, "a", base, base / "spool", 86_400_000_000).records
+    records = open_stream(spark, stream, "a", base, base, 86_400_000_000).records
     assert records is not None
     writer = (
         records.writeStream.foreachBatch(lambda batch, _: rows.extend(r.asDict() for r in batch.collect()))
-        .option("checkpointLocation", str(base / "checkpoint"))
+        .option("checkpointLocation", str(base / "checkpoints" / stream.name))
         .trigger(availableNow=True)
     )
     start_query(writer).awaitTermination()
@@ -220,7 +228,7 @@ def test_a_missing_topic_and_a_broker_that_is_not_there_are_named(
     with pytest.raises(Exception, match="there is no topic 'nothing'"):
         read(spark, declare(broker, "nothing"), tmp_path)
     monkeypatch.setattr(kafka, "ANSWER_S", 1.0)
-    options = kafka.KafkaSource.options_of(declare(broker, "x").connector, "a", tmp_path)  # type: ignore[arg-type]
+    options = options_of(declare(broker, "x"), tmp_path)
     reader = kafka.KafkaReader({**options, "brokers": "127.0.0.1:1"})
     with pytest.raises(EngineError, match=r"no answer from 127\.0\.0\.1:1") as away:
         reader.initialOffset()
@@ -252,7 +260,7 @@ def test_only_the_right_user_reads_and_a_wrong_password_is_told_and_never_shown(
     user = "security.protocol = SASL_PLAINTEXT\nsasl.mechanism = PLAIN\nsasl.username = site\nsasl.password = "
     config.write_text(f"{user}not-this-one\n")
     monkeypatch.setattr(kafka, "ANSWER_S", 3.0)
-    reader = kafka.KafkaReader(kafka.KafkaSource.options_of(connector, "a", tmp_path))
+    reader = kafka.KafkaReader(options_of(stream, tmp_path))
     with pytest.raises(EngineError, match=r"user or certificate of client_config is refused: .*uthentication") as told:
         reader.initialOffset()
     assert "not-this-one" not in str(told.value)
@@ -266,21 +274,20 @@ def test_a_topic_that_was_made_again_and_records_that_are_gone_are_refused(
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient
 
-    from catchment.spark.sources.kafka import KafkaReader, KafkaSource, OffsetRange
+    from catchment.spark.sources.kafka import KafkaReader, OffsetTask
 
     broker.make_topic("gone")
     broker.produce("gone", ({"value": hit(i)} for i in range(10)))
-    connector = declare(broker, "gone").connector
-    reader = KafkaReader(KafkaSource.options_of(connector, "a", tmp_path))  # type: ignore[arg-type]
-    assert reader.partitions({"0": 10}, {"0": 10, "1": 3}) == [OffsetRange(1, 0, 3)], "a new partition, from its start"
+    reader = KafkaReader(options_of(declare(broker, "gone"), tmp_path))
+    assert reader.partitions({"0": 10}, {"0": 10, "1": 3}) == [OffsetTask(1, 0, 3)], "a new partition, from its start"
     with pytest.raises(EngineError, match="read up to offset 99 of partition 0, and ends before"):
         reader.latestOffset({"0": 99}, reader.getDefaultReadLimit())
     admin = AdminClient(broker.client)
     for answer in admin.delete_records([TopicPartition("gone", 0, 5)]).values():
         answer.result(60)
     with pytest.raises(EngineError, match="has deleted records of partition 0 before they were read, from offset 2"):
-        list(reader.read(OffsetRange(0, 2, 10)))
-    assert sum(batch.num_rows for batch in reader.read(OffsetRange(0, 5, 10))) == 5
+        list(reader.read(OffsetTask(0, 2, 10)))
+    assert sum(batch.num_rows for batch in reader.read(OffsetTask(0, 5, 10))) == 5
 
 
 def test_a_project_reads_a_topic_per_site_and_answers_exactly(

@@ -56,7 +56,7 @@ def declare(options: str, columns: str = COLUMNS) -> Stream:
 def opened(spark: SparkSession, stream: Stream, base: Path, site: str = "a") -> OpenedStream:
     from catchment.spark.sources.streams import open_stream
 
-    return open_stream(spark, stream, site, base, base / "spool", DAY_US)
+    return open_stream(spark, stream, site, base, base, DAY_US)
 
 
 def read(spark: SparkSession, stream: Stream, base: Path, site: str = "a") -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import struct
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from catchment.timeline import SystemClock
 from catchment.vectorised.csv_lines import CsvLineParser
 from catchment.vectorised.json_lines import JsonLineParser
 from catchment.vectorised.lines import LineBlock
-from tests.worlds.one_site import open_site, read_once
+from tests.worlds.one_site import kept_lines, open_site, read_once, sent_rows, with_numbers
 from tests.worlds.text_lines import COLUMNS, DDL, csv_lines, json_lines
 from tests.worlds.tiers import examples
 
@@ -45,13 +44,6 @@ CREATE MATERIALIZED VIEW v AS
 def exact(value: Any) -> Any:
     """Return a value that is equal only to itself: doubles by their bits."""
     return struct.pack("d", value) if isinstance(value, float) else value
-
-
-def with_numbers(rows: pa.Table) -> pa.Table:
-    """Return rows with days and instants as numbers: Spark reads years that are too late for Python."""
-    for name, type_ in (("ts", pa.int64()), ("day", pa.int32())):
-        rows = rows.set_column(rows.column_names.index(name), name, rows[name].cast(type_))
-    return rows
 
 
 def parsed_by_spark(spark: SparkSession, lines: list[str], format: str) -> dict[str, dict[str, Any] | None]:
@@ -96,26 +88,6 @@ def run_site(spark: SparkSession, folder: Path, data: Path, format: str, evaluat
     return pipeline.folder
 
 
-def sent(folder: Path) -> Counter[str]:
-    """Return the rows of all updates that a site has sent."""
-    from catchment.aggregates.partials import combine, lower
-    from catchment.deploy.deployment import Deployment
-    from catchment.wire.receiving.inbox import Inbox
-
-    fragment = Deployment.load(folder).fragments_at("edge")[0].fragment
-    inbox = Inbox(folder / "inbox")
-    keys = ["slice_us", *fragment.key_names]
-    tables = [u.table for segment in inbox.read_segments(0, inbox.last_position + 1) for u in segment.updates()]
-    merged = combine(pa.concat_tables(tables).combine_chunks(), keys, fragment.aggregates)
-    return Counter(repr(row) for row in lower(merged, keys, fragment.aggregates).to_pylist())
-
-
-def kept(spark: SparkSession, folder: Path) -> Counter[str]:
-    """Return the records on disk as texts, without what differs between two runs."""
-    rows = with_numbers(spark.read.parquet(str(folder)).drop("_row", "quarantined_at", "batch").toArrow())
-    return Counter(repr(sorted(row.items())) for row in rows.to_pylist())
-
-
 @pytest.mark.parametrize(("format", "growing"), [("json", False), ("csv", True)])
 def test_a_site_keeps_counts_and_quarantines_what_spark_would(
     spark: SparkSession, tmp_path: Path, format: str, growing: bool
@@ -137,10 +109,10 @@ def test_a_site_keeps_counts_and_quarantines_what_spark_would(
         patch.setattr("catchment.spark.evaluation.file_scan.SMALL_BYTES", 30_000)  # scan processes, not the driver
         scanned = run_site(spark, tmp_path / "scan", data, format, "vectorised", growing)
         native = run_site(spark, tmp_path / "native", data, format, "native", growing)
-    assert kept(spark, scanned / "quarantine" / "s") == kept(spark, native / "quarantine" / "s")
-    assert kept(spark, scanned / "history" / "s") == kept(spark, native / "history" / "s")
-    assert sent(tmp_path / "scan") == sent(tmp_path / "native")
-    assert sum(kept(spark, scanned / "history" / "s").values()) > 900
+    assert kept_lines(spark, scanned / "quarantine" / "s") == kept_lines(spark, native / "quarantine" / "s")
+    assert kept_lines(spark, scanned / "history" / "s") == kept_lines(spark, native / "history" / "s")
+    assert sent_rows(tmp_path / "scan") == sent_rows(tmp_path / "native")
+    assert sum(kept_lines(spark, scanned / "history" / "s").values()) > 900
 
 
 LEFT = """
@@ -181,10 +153,10 @@ def test_what_only_spark_sql_can_evaluate_is_evaluated_on_what_a_pass_has_read(
             folders[evaluator] = pipeline.folder
     assert evaluated
     assert all(f"/{'history' if history else 'handed'}/s/" in file for file in evaluated)
-    assert sent(tmp_path / "vectorised") == sent(tmp_path / "native")
-    assert sum(sent(tmp_path / "native").values()) > 10
+    assert sent_rows(tmp_path / "vectorised") == sent_rows(tmp_path / "native")
+    assert sum(sent_rows(tmp_path / "native").values()) > 10
     for kind in ("quarantine",) * (format != "parquet") + ("history",) * history:
-        mine, theirs = (kept(spark, folder / kind / "s") for folder in folders.values())
+        mine, theirs = (kept_lines(spark, folder / kind / "s") for folder in folders.values())
         assert mine == theirs
     assert not list(folders["vectorised"].glob("handed/s/*"))
 
@@ -225,6 +197,6 @@ def test_event_times_far_away_are_quarantined_from_text_too(spark: SparkSession,
     (data / "a.json").write_text(text + line.format(far.isoformat(), "far") + "nonsense\n")
     scanned = run_site(spark, tmp_path / "scan", data, "json", "vectorised", growing=False)
     native = run_site(spark, tmp_path / "native", data, "json", "native", growing=False)
-    assert kept(spark, scanned / "quarantine" / "s") == kept(spark, native / "quarantine" / "s")
-    assert sum(kept(spark, scanned / "quarantine" / "s").values()) == 2
-    assert sum(kept(spark, scanned / "history" / "s").values()) == 50
+    assert kept_lines(spark, scanned / "quarantine" / "s") == kept_lines(spark, native / "quarantine" / "s")
+    assert sum(kept_lines(spark, scanned / "quarantine" / "s").values()) == 2
+    assert sum(kept_lines(spark, scanned / "history" / "s").values()) == 50

@@ -1,4 +1,4 @@
-"""One pass over the files of a micro-batch, in which Arrow reads, writes history and lifts fragments.
+"""One pass over a micro-batch in files or in a topic, in which Arrow reads, writes history and lifts fragments.
 
 The files are shared among as many tasks as there are cores. Where Spark runs within this machine (`local[...]`), the
 shares go to processes that wait for them (`catchment.vectorised.scan_pool`); on a cluster they are the tasks of a job:
@@ -31,12 +31,14 @@ from catchment.vectorised.choose import ScanChoice
 from catchment.vectorised.coercion import NotVectorisedError
 from catchment.vectorised.lines import split_text
 from catchment.vectorised.parquet import split_files
+from catchment.vectorised.parts import FilePart, TopicPart, split_offsets
 from catchment.vectorised.records import RecordColumns
 from catchment.vectorised.scan import ScanFindings, ScanPlan, merge_findings, scan_records
 from catchment.vectorised.scan_order import ScanOrder, Share, fetch_tables
 from catchment.vectorised.scan_pool import CannotBePickledError, ScanPool, ScanProcessLostError
 
 SMALL_BYTES = 4 << 20  # files that together have at most this many bytes are scanned in the driver
+SMALL_ROWS = 20_000  # records of a topic that are at most so many are, too
 DOUBTFUL_PART = 1 << 20  # the number of the part that doubtful lines are; files have lower ones
 _log = logging.getLogger(__name__)
 
@@ -59,36 +61,48 @@ class FileScanner:
     def scan(
         self,
         plan: ScanPlan,
-        pieces: Sequence[FilePiece],
+        pieces: Sequence[FilePiece] | Sequence[TopicPart],
         limits: PlausibleTimes | None,
         history: Path | None,
         name: str = "",
         on_under_way: Callable[[], None] = lambda: None,
         syncs: bool = True,
     ) -> ScanFindings:
-        """Return what is in the files, or raise why native Spark SQL must decide.
+        """Return what is in the pieces of a batch, or raise why native Spark SQL must decide.
 
         `name` is who may end the pass. `on_under_way` is called when its shares wait for whoever scans them. Without
         `syncs` the records that are written to the folder `history` need not survive a crash.
         """
-        tasks = self.spark.sparkContext.defaultParallelism
-        try:
-            if plan.lines is None:
-                shares = split_files(pieces, tasks, SMALL_BYTES)
-            else:
-                shares = split_text(pieces, tasks, SMALL_BYTES)
-        except (OSError, pa.ArrowException) as error:
-            raise NotVectorisedError(str(error)) from error
         order = ScanOrder(plan, limits, history, syncs=syncs, functions=installed_files())
-        numbered = list(enumerate(shares)) or [(0, [])]
-        if len(numbered) == 1:
+        numbered = self._split(plan, pieces)
+        if len(numbered) == 1 and plan.topic is None:
             return _merge(order, [order.run(numbered[0])])
         scratch = self.folder / name / uuid.uuid4().hex
         scratch.mkdir(parents=True)
+        order = replace(order, scratch=scratch)
         try:
-            return self._share(replace(order, scratch=scratch), numbered, on_under_way)
+            if len(numbered) == 1:  # a broker may keep it waiting for long
+                return _merge(order, [order.run(numbered[0])])
+            return self._share(order, numbered, on_under_way)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+    def _split(self, plan: ScanPlan, pieces: Sequence[FilePiece] | Sequence[TopicPart]) -> list[Share]:
+        """Return what each of the tasks scans, with its number."""
+        tasks = self.spark.sparkContext.defaultParallelism
+        offsets = [piece for piece in pieces if isinstance(piece, TopicPart)]
+        files = [piece for piece in pieces if isinstance(piece, FilePiece)]
+        shares: Sequence[Sequence[FilePart | TopicPart]]
+        try:
+            if plan.topic is not None:
+                shares = split_offsets(offsets, tasks, SMALL_ROWS)
+            elif plan.lines is None:
+                shares = split_files(files, tasks, SMALL_BYTES)
+            else:
+                shares = split_text(files, tasks, SMALL_BYTES)
+        except (OSError, pa.ArrowException) as error:
+            raise NotVectorisedError(str(error)) from error
+        return list(enumerate(shares)) or [(0, [])]
 
     def end_passes(self, name: str) -> None:
         """Let whoever scans under a name find out that it is not wanted any more."""

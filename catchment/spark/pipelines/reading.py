@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from catchment.files.watch import FilePiece, FolderLook
 from catchment.vectorised.scan_ahead import MAX_AHEAD
 
 MAX_FILES_PER_BATCH = 256
+STOP_CHECK_S = 0.2  # how often whatever a batch waits for is told to end, while its reader is told to stop
 ARRIVAL_CHECK_S = 0.1  # how often a folder is looked at that is read once, and into which more is on the way
 _log = logging.getLogger(__name__)
 
@@ -48,9 +50,10 @@ class Reading(Protocol):
 
 @dataclass(frozen=True)
 class QueryReading:
-    """A Structured Streaming query."""
+    """A Structured Streaming query; `on_stop` is called, again and again, while it is told to stop."""
 
     query: StreamingQuery
+    on_stop: Callable[[], None] = lambda: None
 
     @property
     def is_active(self) -> bool:
@@ -74,7 +77,11 @@ class QueryReading:
         return json.loads(offset) if isinstance(offset, str) else offset
 
     def stop(self) -> None:
-        self.query.stop()
+        with ThreadPoolExecutor(1, thread_name_prefix="stop") as threads:
+            stopped = threads.submit(self.query.stop)  # which waits for the batch that is being read
+            while not wait([stopped], timeout=STOP_CHECK_S).done:
+                self.on_stop()
+            stopped.result()
 
 
 class FileReading:
@@ -125,7 +132,7 @@ class FileReading:
         while self._thread.is_alive():
             self._spark.sparkContext.cancelJobGroup(self._group)  # again: a batch may begin another job
             self._on_stop()
-            self._thread.join(timeout=0.2)
+            self._thread.join(timeout=STOP_CHECK_S)
 
     def _run(self) -> None:
         try:

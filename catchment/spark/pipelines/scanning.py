@@ -1,4 +1,4 @@
-"""Micro-batches of files, reduced by one pass over the files where that is possible, and by Spark SQL where it is not.
+"""Micro-batches of files or of a topic, reduced by one pass where that is possible, and by Spark SQL where it is not.
 
 The pass does everything at once: it finds bad event times, writes history and lifts the fragments. What of a batch it
 cannot do is left to Spark SQL: some fragments, or all of them, or the whole batch where the files or their values call
@@ -6,7 +6,8 @@ for it. Fragments are evaluated by Spark SQL on the records that the pass has wr
 without history, files that are removed with the end of the batch. The bad records themselves are put into quarantine by
 Spark SQL, which is rare.
 
-While a batch is committed, the passes over the files of the next ones run already (`scan_ahead.py`).
+While a batch is committed, the passes over the files of the next ones run already (`scan_ahead.py`). Of a topic Spark
+decides where each batch ends, and a pass reads its records in Spark's place.
 """
 
 from __future__ import annotations
@@ -36,12 +37,15 @@ from catchment.spark.sources.files import FileSource
 from catchment.spark.sources.history import BatchFolder
 from catchment.spark.sources.records import good_records, mark_implausible
 from catchment.spark.sources.streams import ddl
+from catchment.spark.sources.topic import TopicSource
 from catchment.vectorised.choose import ScanChoice, StreamScans
 from catchment.vectorised.coercion import NotVectorisedError
+from catchment.vectorised.parts import TopicPart
 from catchment.vectorised.scan import ScanFindings
 from catchment.vectorised.scan_ahead import ScanAhead
 from catchment.vectorised.scan_pool import shared_pool
 
+Pieces = Sequence[FilePiece] | Sequence[TopicPart]  # where the records of a batch are
 _log = logging.getLogger(__name__)
 
 
@@ -65,6 +69,7 @@ class ScanningReducer:
     native: BatchReducer
     _scans: dict[str, StreamScans] = field(default_factory=dict)  # by the name of the stream
     _ahead: dict[str, ScanAhead[ScannedFiles]] = field(default_factory=dict)  # by the name of the stream
+    _cleared: set[str] = field(default_factory=set)  # streams of which nothing is left from before
 
     def __post_init__(self) -> None:
         context = self.native.spark.sparkContext
@@ -86,13 +91,16 @@ class ScanningReducer:
     def reduce(self, state: StreamState, batch: Records, number: int) -> ReducedBatch:
         """Return what follows from a micro-batch."""
         scans = self.scans_of(state.stream)
-        source = state.opened.files
+        source = state.opened.files or state.opened.topic
         choice = None
+        pieces: Pieces | None = None
         if source is not None:
-            choice = scans.choose(state.stream, source.header, state.active_plans, state.skipping)
-        if source is not None and choice is not None:
+            topic = source.options if isinstance(source, TopicSource) else None
+            choice = scans.choose(state.stream, source.header, state.active_plans, state.skipping, topic)
+            pieces = source.pieces(number) if isinstance(source, TopicSource) else state.pieces
+        if source is not None and choice is not None and pieces is not None:
             try:
-                found = self._scan(state, source, choice, batch, number)
+                found = self._scan(state, source, choice, pieces, batch, number)
             except NotVectorisedError as reason:
                 scans.note_failure(reason.message)
                 stream = state.stream.name
@@ -113,30 +121,40 @@ class ScanningReducer:
         self.scanner.end_passes(stream.name)
 
     def _ahead_of(self, stream: Stream) -> ScanAhead[ScannedFiles]:
-        if stream.name not in self._ahead:
-            self.native.history_of(stream).remove_attempts()
-            self._handed_of(stream).remove_attempts()
-            self._ahead[stream.name] = ScanAhead(_spawn, ScannedFiles.remove)
-        return self._ahead[stream.name]
+        self._remove_leftovers(stream)
+        return self._ahead.setdefault(stream.name, ScanAhead(_spawn, ScannedFiles.remove))
+
+    def _remove_leftovers(self, stream: Stream) -> None:
+        """Remove, once, what passes of a process that was killed have written of a stream."""
+        if stream.name not in self._cleared:
+            self._cleared.add(stream.name)
+            for folder in (self.native.history_of(stream), self._handed_of(stream)):
+                folder.remove_attempts()
 
     def _handed_of(self, stream: Stream) -> BatchFolder:
         """Return where records wait for Spark SQL that are not kept."""
         return BatchFolder(self.native.folder / "handed" / stream.name)
 
     def _scan(
-        self, state: StreamState, source: FileSource, choice: ScanChoice, batch: Records, number: int
+        self,
+        state: StreamState,
+        source: FileSource | TopicSource,
+        choice: ScanChoice,
+        pieces: Pieces,
+        batch: Records,
+        number: int,
     ) -> ReducedBatch:
         native = self.native
         if choice.scan.heard is not None:
             heard = choice.scan.heard.after(state.statements)
             choice = replace(choice, scan=replace(choice.scan, heard=heard))
-        scanned = self._scan_files(state, source, choice, None)
+        scanned = self._scan_batch(state, source, choice, pieces, None)
         found = scanned.found
         checked = native.check_times(state, lambda: found.buckets, stats_of_scan(found))
         if checked.limits is not None:
             bad = found.bad
             scanned.remove()
-            scanned = self._scan_files(state, source, choice, checked.limits)
+            scanned = self._scan_batch(state, source, choice, pieces, checked.limits)
             state.far_records += scanned.found.bad - bad
         has_history = native.writes_history(state.stream)
         if has_history and scanned.attempt is not None:
@@ -152,7 +170,7 @@ class ScanningReducer:
     def _events_of(
         self,
         state: StreamState,
-        source: FileSource,
+        source: FileSource | TopicSource,
         choice: ScanChoice,
         scanned: ScannedFiles,
         limits: PlausibleTimes | None,
@@ -186,13 +204,20 @@ class ScanningReducer:
             return native.spark.read.schema(ddl(stream)).parquet(*files)
         return good_records(mark_implausible(batch(), stream.event_time, limits))
 
-    def _scan_files(
-        self, state: StreamState, source: FileSource, choice: ScanChoice, limits: PlausibleTimes | None
+    def _scan_batch(
+        self,
+        state: StreamState,
+        source: FileSource | TopicSource,
+        choice: ScanChoice,
+        pieces: Pieces,
+        limits: PlausibleTimes | None,
     ) -> ScannedFiles:
-        """Return what is in the files of a batch; lines that are doubtful are judged by Spark."""
-        scanned = self._take_ahead(state, choice) if limits is None else None
+        """Return what is in the pieces of a batch; lines that are doubtful are judged by Spark."""
+        self._remove_leftovers(state.stream)
+        is_ahead = limits is None and isinstance(source, FileSource)  # Spark says of a topic only where a batch ends
+        scanned = self._take_ahead(state, choice) if is_ahead else None
         if scanned is None:
-            scanned = self._scan_pieces(state.stream, choice, limits, state.pieces)
+            scanned = self._scan_pieces(state.stream, choice, limits, pieces)
         if not scanned.found.doubtful:
             return scanned
         try:
@@ -223,10 +248,10 @@ class ScanningReducer:
         stream: Stream,
         choice: ScanChoice,
         limits: PlausibleTimes | None,
-        pieces: Sequence[FilePiece],
+        pieces: Pieces,
         on_under_way: Callable[[], None] = lambda: None,
     ) -> ScannedFiles:
-        """Return what is in pieces of files."""
+        """Return what is in pieces of a stream."""
         has_history = self.native.writes_history(stream)
         folder = self.native.history_of(stream) if has_history else self._handed_of(stream)
         attempt = folder.begin_attempt() if has_history or choice.hands_over else None

@@ -25,6 +25,7 @@ from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reports.role_files import forget_repair_requests, requested_repairs
 from catchment.log_fields import about
 from catchment.query.fragment import SLICE_COLUMN, Fragment
+from catchment.records.kafka_errors import DELETED
 from catchment.shedding.debts import BatchGivenUp, BatchRepaired, ShedDebt, ShedDebts
 from catchment.shedding.reader_filter import ROW, ReadRequest
 from catchment.shedding.sampler import Selection, Side
@@ -38,7 +39,6 @@ from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, count_times
 from catchment.spark.pipelines.shedding import WARM_UP_ROWS, sampling_rule, source_of
 from catchment.spark.sources.records import is_bad, mark_implausible, observe_good_records, stats_of
-from catchment.spark.sources.reread import DELETED
 from catchment.spark.streaming import reason_of
 
 FIRST_PAUSE_S = 1.0  # before a repair that failed is tried again

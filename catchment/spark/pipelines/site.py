@@ -251,10 +251,9 @@ class SitePipeline:
 
     def _start_stream(self, stream: Stream, reads: bool = True) -> None:
         jump_us = self.project.defaults.resolve_jump_us(stream.max_jump_us)
-        spools = self.folder / "spool"
         free_bytes = self.project.limits.free_disk_bytes
         base = self.project.folder.absolute()
-        opened = open_stream(self.spark, stream, self.site, base, spools, far_us(jump_us), free_bytes)
+        opened = open_stream(self.spark, stream, self.site, base, self.folder, far_us(jump_us), free_bytes)
         watch = ReaderWatch(RESTARTS_OF_ONE_READING) if self._once else ReaderWatch()
         state = StreamState(stream, opened, self.plans, AgreedTime(jump_us), reader=watch)
         state.is_reading = not self.core.is_paused(stream.name)
@@ -305,7 +304,7 @@ class SitePipeline:
         refuse_older_journal(checkpoint, self.host.batches.get(name))
         interval = f"{self.project.defaults.trigger_us // 1000} milliseconds"
         writer = writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime=interval)
-        return QueryReading(start_query(writer))
+        return QueryReading(start_query(writer), partial(self.scanning.end_passes, state.stream))
 
     def _watch_files(self, state: StreamState, source: FileSource) -> FileBatches:
         limits = self.project.limits

@@ -18,28 +18,23 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from catchment.arrays import Mask
+from catchment.records.topic_reader import OffsetRange
 from catchment.shedding.reader_filter import ROW, ReadRequest, is_wanted, takes_all
-from catchment.spark.sources.kafka import ROWS_PER_TASK, KafkaReader, OffsetRange
+from catchment.spark.sources.kafka import ROWS_PER_TASK, KafkaReader, read_began
 from catchment.spark.sources.reread import BatchRows
 from catchment.spark.streaming import offset_of_batch
 
 
-@dataclass
-class NumberedRange(InputPartition):
+@dataclass(frozen=True)
+class NumberedRange(OffsetRange, InputPartition):
     """Offsets [start, end) of a partition; the first has a number in its batch."""
 
-    partition: int
-    start: int
-    end: int
     first_row: int
 
 
 def offsets_of_batch(checkpoint: Path, batch: int) -> BatchRows | None:
-    """Return where the records of a batch are, by the offsets that Spark has planned.
-
-    Where the first batch begins is not in the checkpoint: it is not known.
-    """
-    before = offset_of_batch(checkpoint, batch - 1) if batch else None
+    """Return where the records of a batch are, by the offsets that Spark has planned."""
+    before = offset_of_batch(checkpoint, batch - 1) if batch else read_began(checkpoint)
     after = offset_of_batch(checkpoint, batch)
     if before is None or after is None:
         return None
@@ -69,7 +64,7 @@ class TopicPartReader:
 
     def read(self, partition: NumberedRange) -> Iterator[pa.RecordBatch]:
         reader = KafkaReader(self.options)
-        for messages in reader.read_messages(OffsetRange(partition.partition, partition.start, partition.end)):
+        for messages in reader.records.read_messages(partition):
             offsets = np.array([message.offset() for message in messages], dtype=np.int64)
             rows = pa.array(offsets - partition.start + partition.first_row)
             kept = np.flatnonzero(self.passes(rows))

@@ -21,7 +21,6 @@ from catchment.replay.spool import read_rows
 from catchment.shedding.reader_filter import ROW, ReadRequest, is_wanted, takes_all
 from catchment.spark.sources.replay import ROWS_PER_PARTITION, RowRange
 
-DELETED = "has deleted records"  # what an error says where records were asked for that their source no longer has
 MIN_ROWS_PER_PARTITION = 20_000  # fewest rows that are worth a task
 
 

@@ -43,6 +43,7 @@ from catchment.spark.sources.files import FileSource
 from catchment.spark.sources.generator import generate, has_generated
 from catchment.spark.sources.replay import ReplaySource, RowRange
 from catchment.spark.sources.reread import BatchRows, RangeReader, reread_rows
+from catchment.spark.sources.topic import TopicSource
 from catchment.spark.streaming import retry_slow_start, rows_of_batch
 
 RAW = "_raw"  # the text of a bad record
@@ -62,7 +63,8 @@ class OpenedStream:
     `reread_rows(rows, wanted)` returns those of them that are wanted, with the number of each (`ROW`). `filter_cpu_s`
     is the CPU time that the readers of samples took so far, divided by the number of cores. `arrived_rows` says how
     many records have arrived by an instant. `columns` are those that the reader sees before parsing, by which it can
-    filter. A stream of files has no `records`: those of each batch are read from its `files`.
+    filter. A stream of files has no `records`: those of each batch are read from its `files`. Those of a `topic` may be
+    read without Spark.
     """
 
     records: DataFrame | None
@@ -73,18 +75,23 @@ class OpenedStream:
     arrived_rows: Callable[[int], int | None] = lambda now_us: None
     columns: pa.Schema | None = None
     files: FileSource | None = None
+    topic: TopicSource | None = None
 
 
 def open_stream(
-    spark: SparkSession, stream: Stream, site: str, base: Path, spools: Path, jump_us: int, free_bytes: int = 0
+    spark: SparkSession, stream: Stream, site: str, base: Path, folder: Path, jump_us: int, free_bytes: int = 0
 ) -> OpenedStream:
-    """Start reading a stream at a site; paths are relative to the project, `free_bytes` of the disk are spared."""
+    """Start reading a stream at a site, which has its folder; paths are relative to the project.
+
+    So many bytes of the disk are spared.
+    """
     connector = stream.connector
+    spools = folder / "spool"
     if isinstance(connector, GeneratorConnector):
         made = _check_event_time(generate(spark, stream, connector, site), stream)
         return OpenedStream(made, lambda offset: has_generated(connector, offset))
     if isinstance(connector, KafkaConnector):
-        return _open_kafka(spark, stream, connector, site, base)
+        return _open_kafka(spark, stream, connector, site, base, folder / "checkpoints" / stream.name)
     if isinstance(connector, PythonConnector):
         return _open_own(spark, stream, connector, site, base)
     assert not isinstance(connector, ReceivedConnector), "a site reads what was sent to it from its files"
@@ -233,12 +240,15 @@ def _file_source(
     )
 
 
-def _open_kafka(spark: SparkSession, stream: Stream, kafka: KafkaConnector, site: str, base: Path) -> OpenedStream:
+def _open_kafka(
+    spark: SparkSession, stream: Stream, kafka: KafkaConnector, site: str, base: Path, checkpoint: Path
+) -> OpenedStream:
+    from catchment.records.topic_reader import topic_options
     from catchment.spark.sources.kafka import SPARK_SCHEMA, KafkaSource
     from catchment.spark.sources.kafka_reread import TopicPartReader, offsets_of_batch
 
     spark.dataSource.register(KafkaSource)
-    options = KafkaSource.options_of(kafka, site, base)
+    options = {**topic_options(kafka, site, base), "checkpoint": str(checkpoint)}
     reader = spark.readStream.format(KafkaSource.name()).options(**options)
     filter_cpu_s = spark.sparkContext.accumulator(0.0)
     cores = spark.sparkContext.defaultParallelism
@@ -255,6 +265,7 @@ def _open_kafka(spark: SparkSession, stream: Stream, kafka: KafkaConnector, site
         _parse_kafka(lines, stream, kafka),
         reread_rows=reread,
         batch_rows=offsets_of_batch,
+        topic=TopicSource(spark, lambda lines: _parse_kafka(lines, stream, kafka), options, checkpoint),
         filter_cpu_s=lambda: float(filter_cpu_s.value) / cores,
     )
 
