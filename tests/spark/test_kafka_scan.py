@@ -1,7 +1,7 @@
 """Topics that a pass reads in place of Spark, against Spark SQL on the same topics; and where a first batch begins.
 
 Catches: a value that is kept, counted or quarantined otherwise than by Spark; a record that two ranges of offsets both
-have, or neither; metadata of another record. Cannot catch: how fast it is; that is `catchment bench kafka`.
+have, or neither; metadata of another record. Cannot catch: how fast it is.
 """
 
 from __future__ import annotations
