@@ -30,6 +30,7 @@ BENCHMARKS = {
     "sharing": "benchmarks.sharing.sharing",
     "shed": "benchmarks.shedding.shed",
     "throughput": "benchmarks.throughput.throughput",
+    "topic": "benchmarks.throughput.topic",
     "ways": "benchmarks.ways.ways",
     "wire": "benchmarks.wire.wire",
 }

@@ -215,6 +215,7 @@ MEASURED = {  # which page has the figures of a benchmark
     "footprint": "footprint",
     "join": "sharing",
     "many_queries": "throughput",
+    "topic": "throughput",
     "order": "order",
     "order_traces": "order",
     "peers": "throughput",
