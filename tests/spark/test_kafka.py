@@ -268,6 +268,30 @@ def test_only_the_right_user_reads_and_a_wrong_password_is_told_and_never_shown(
     assert numbers(read(spark, stream, tmp_path)) == [0, 1, 2]
 
 
+def test_a_topic_is_read_over_tls_and_a_broker_of_another_authority_is_not_trusted(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from catchment.spark.sources import kafka
+    from tests.worlds.kafka_broker import write_certificate
+
+    broker.make_topic("tls")
+    broker.produce("tls", ({"value": hit(i)} for i in range(3)))
+    declared = declare(broker, "tls", ", client_config = 'kafka.properties'")
+    assert isinstance(declared.connector, KafkaConnector)
+    stream = replace(declared, connector=replace(declared.connector, brokers=broker.address_with_tls))
+    write_certificate(tmp_path / "other-broker.pem", tmp_path / "other.pem")
+    config = tmp_path / "kafka.properties"
+    user = "security.protocol = SASL_SSL\nsasl.mechanism = PLAIN\nsasl.username = site\nsasl.password = secret\n"
+    config.write_text(f"{user}ssl.ca.location = {tmp_path / 'other.pem'}\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka, "ANSWER_S", 3.0)
+        with pytest.raises(EngineError, match=r"user or certificate of client_config is refused: .*SSL") as told:
+            kafka.KafkaReader(options_of(stream, tmp_path)).initialOffset()
+    assert "secret" not in str(told.value)
+    config.write_text(f"{user}ssl.ca.location = {broker.authority}\n")
+    assert numbers(read(spark, stream, tmp_path)) == [0, 1, 2]
+
+
 def test_a_topic_that_was_made_again_and_records_that_are_gone_are_refused(
     spark: SparkSession, broker: KafkaBroker, tmp_path: Path
 ) -> None:

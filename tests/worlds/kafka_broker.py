@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import trustme
+
 from tests.worlds.waiting import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -20,14 +22,18 @@ CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
 SETTINGS = """
 process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},USERS://127.0.0.1:{users},CONTROLLER://127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},USERS://127.0.0.1:{users},TLS://127.0.0.1:{tls},CONTROLLER://127.0.0.1:{controller}
 controller.quorum.bootstrap.servers=127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT,TLS:SASL_SSL,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.users.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
   user_site="secret";
+listener.name.tls.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+  user_site="secret";
+listener.name.tls.ssl.keystore.type=PEM
+listener.name.tls.ssl.keystore.location={keystore}
 log.dirs={data}
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
@@ -47,11 +53,14 @@ class KafkaBroker:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port, self._users_port, controller = free_port(), free_port(), free_port()
+        self.port, self._users_port, self._tls_port, controller = (free_port() for _ in range(4))
         self._settings = folder / "server.properties"
         folder.mkdir(parents=True, exist_ok=True)
-        ports = {"port": self.port, "users": self._users_port, "controller": controller}
-        self._settings.write_text(SETTINGS.format(**ports, data=folder / "data"))
+        self.authority = folder / "authority.pem"
+        write_certificate(folder / "broker.pem", self.authority)
+        ports = {"port": self.port, "users": self._users_port, "tls": self._tls_port, "controller": controller}
+        paths = {"data": folder / "data", "keystore": folder / "broker.pem"}
+        self._settings.write_text(SETTINGS.format(**ports, **paths))
         self._java("kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER, "-c", self._settings).wait()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -63,6 +72,11 @@ class KafkaBroker:
     def address_for_users(self) -> str:
         """Where only the user `site` is let in, with the password `secret`."""
         return f"127.0.0.1:{self._users_port}"
+
+    @property
+    def address_with_tls(self) -> str:
+        """Where the same user is let in over TLS only; `authority` has issued the certificate of the broker."""
+        return f"127.0.0.1:{self._tls_port}"
 
     def start(self) -> KafkaBroker:
         self._process = self._java("kafka.Kafka", self._settings)
@@ -108,6 +122,20 @@ class KafkaBroker:
             return bool(AdminClient(self.client).list_topics(timeout=2).brokers)
         except KafkaException:
             return False
+
+
+def write_certificate(path: Path, authority_path: Path) -> None:
+    """Write a key and a certificate for loopback as brokers read them, and the certificate of who has issued it."""
+    from cryptography.hazmat.primitives import serialization
+
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    encoded = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(encoded + b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    authority.cert_pem.write_to_path(str(authority_path))
 
 
 def read_topic(broker: KafkaBroker, topic: str) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
