@@ -30,6 +30,7 @@ class RareState(StrEnum):
     FRAGMENT_UNKNOWN = "an inbox refused a fragment that it did not know yet"
     RECOVERED_ENTRIES = "a restart replayed entries of the journal"
     RECOVERED_SNAPSHOT = "a restart began from a snapshot"
+    REPLAY_COMPARED = "what a role knew was compared with what its journal says"
     KILLED_IN_RECOVERY = "a process ended while it recovered"
     POWER_CUT_LOST = "a power cut took something back"
     RESULTS_LOST = "a power cut took back published rows, which were published again"

@@ -35,6 +35,7 @@ from catchment.testing.simulated.scheduler import Scheduler, SimulatedClock
 from catchment.testing.simulated.site import SimulatedSite, SiteCounts, SiteSurroundings, SourceLog
 from catchment.testing.simulated.tables import MemoryStore
 from catchment.testing.verdicts.recovery import CenterMemory
+from catchment.testing.verdicts.replayed import find_replay_differences
 from catchment.timeline import SECOND_US
 from catchment.wire.frames.codec import frame_version
 from catchment.wire.frames.versions import READ_VERSIONS
@@ -115,6 +116,7 @@ class WorldOptions:
     tick_us: int = 2 * SECOND_US
     max_batch: int = MAX_BATCH
     checkpoint_chance: float = 0.03  # per tick: that a role writes its state down
+    replay_chance: float = 0.01  # per tick: that the state of a role is compared with what its journal says
     shed_rate: Callable[[str, int], float] = lambda site, now_us: 1.0
     row_s: Callable[[str, int], float] = lambda role, now_us: 0.0  # seconds that a role takes to merge a row
 
@@ -124,6 +126,7 @@ class World:
 
     def __init__(self, deployment: Deployment, workload: Workload, seed: int, options: WorldOptions) -> None:
         self.chance = random.Random(seed)
+        self._replay_chance = random.Random(seed)  # of its own: whether states are compared changes nothing else
         self.options = options
         self.workload = workload
         self.seen: Counter[RareState] = Counter()
@@ -411,8 +414,19 @@ class World:
     def _step(self, role: Role, running: Running) -> None:
         self._follow(role, running)
         running.tick()
+        if self._replay_chance.random() < self.options.replay_chance:
+            self._check_replay(role, running)
         if self.chance.random() < self.options.checkpoint_chance:
             running.host.checkpoint()
+
+    def _check_replay(self, role: Role, running: Running) -> None:
+        """Compare what a role knows with what its journal says."""
+        if self.disk.machine(role.folder).was_damaged:
+            return  # its files may not be readable
+        changed = find_replay_differences(running.host)
+        if changed:
+            raise BrokenSimulationError(f"{role} would know something else after a restart: {'; '.join(changed[:5])}")
+        self.note(RareState.REPLAY_COMPARED)
 
     def _follow(self, role: Role, running: Running) -> None:
         """Bring a role to what is deployed now; sites only when the center is there."""
