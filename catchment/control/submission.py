@@ -14,7 +14,7 @@ from catchment.deploy.deployment import Deployment
 from catchment.deploy.rebalance import known_statistics, site_statistics
 from catchment.deploy.submit import plan_text, submit_text
 from catchment.errors import PlanError
-from catchment.optimizer.sharing.link_traffic import link_traffic
+from catchment.optimizer.sharing.link_traffic import traffic_of_sinks
 from catchment.optimizer.sharing.statistics import load_statistics
 from catchment.project.config import Project
 from catchment.units import format_bandwidth
@@ -56,7 +56,10 @@ def compare_links(before: Deployment, after: Deployment) -> Iterable[dict[str, A
 
 
 def _traffic(deployment: Deployment) -> Mapping[tuple[str, str], float]:
-    return link_traffic(deployment.project, deployment.deployed.sharing, known_statistics(deployment))
+    """Return the bytes per second on each link, for all sinks together."""
+    parts = [(part.routes, part.deployed.sharing) for part in deployment.parts]
+    summed = traffic_of_sinks(parts, known_statistics(deployment))
+    return {link: traffic.bytes_per_s for link, traffic in summed.items()}
 
 
 def _assumed_streams(deployment: Deployment) -> set[str]:
@@ -64,7 +67,7 @@ def _assumed_streams(deployment: Deployment) -> set[str]:
     declared = load_statistics(deployment.project, deployment.catalog).streams
     told = site_statistics(deployment).values()
     measured = {stream for report in told for stream, rate in report["rows_per_s"].items() if rate is not None}
-    return {side.fragment.stream for side in deployment.sides} - {*declared, *measured}
+    return {side.fragment.stream for part in deployment.parts for side in part.sides} - {*declared, *measured}
 
 
 def _refuse_overflow(links: list[dict[str, Any]], file: str) -> None:
