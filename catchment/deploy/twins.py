@@ -17,22 +17,22 @@ from catchment.site.suspension import BatchSkipped, FragmentSuspended
 
 Twins = Mapping[str, tuple[str, ...]]  # a fragment that is evaluated -> those that take what it gives
 
+_ANY_NAME = "-"
+
 
 def find_twins(plans: Iterable[FragmentPlan], apart: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Return which fragments are evaluated for others, of those of one stream that is not shed, and for which ones.
 
     Those in `apart` are evaluated by themselves.
     """
-    evaluated: list[Fragment] = []
+    evaluated: dict[Fragment, str] = {}  # what is evaluated, whatever its name -> the name under which it is
     found: dict[str, tuple[str, ...]] = {}
     for plan in plans:
         name = plan.fragment.name
         if name in apart or plan.watches or plan.max_errors is not None:
             continue
-        same = next((f.name for f in evaluated if replace(f, name=name) == plan.fragment), None)
-        if same is None:
-            evaluated.append(plan.fragment)
-        else:
+        same = evaluated.setdefault(replace(plan.fragment, name=_ANY_NAME), name)
+        if same != name:
             found[same] = (*found.get(same, ()), name)
     return found
 

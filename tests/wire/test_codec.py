@@ -246,7 +246,7 @@ def test_each_limit_refuses_what_is_beyond_it(limit: str) -> None:
 def test_a_frame_of_another_version_is_refused_by_name() -> None:
     newer = bytearray(SMALL)
     newer[4:6] = struct.pack("<H", NEWEST_VERSION + 1)
-    with pytest.raises(UnknownVersionError, match=r"is of version 4, this catchment reads versions 2 and 3"):
+    with pytest.raises(UnknownVersionError, match=r"is of version 5, this catchment reads versions 2, 3 and 4"):
         read_frame(bytes(newer))
 
 
@@ -269,6 +269,7 @@ def test_a_table_compressed_with_the_dictionary_cannot_grow_beyond_what_is_decla
 
 def test_the_dictionary_of_a_version_is_the_one_that_was_released() -> None:
     assert zlib.crc32(table_bytes._USUAL_BYTES) == 1132528885, "another dictionary is another version of frames"
+    assert zlib.crc32(table_bytes._USUAL_NAMES) == 2122190089, "another dictionary is another version of frames"
 
 
 @given(st.data())
@@ -332,7 +333,7 @@ def test_rows_do_not_look_dear_because_few_of_them_left_together() -> None:
             updates = Updates("a", pa.table({"slice_us": np.zeros(rows, dtype=np.int64), "n": numbers}), ((0, rows),))
             sizes.note([updates], stored_updates(number, updates))
     assert few.ratio == pytest.approx(many.ratio, rel=0.4)
-    assert few.frame_bytes == pytest.approx(many.frame_bytes, rel=0.05)
+    assert few.frame_bytes == pytest.approx(many.frame_bytes, abs=8)  # counts in the header of many rows are longer
 
 
 def test_a_fragment_with_more_rows_is_the_cause_of_more_bytes() -> None:

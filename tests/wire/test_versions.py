@@ -63,8 +63,8 @@ def assert_landed(inbox: Inbox, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("sender", "receiver", "expected"),
-    [(OLD, OLD, 2), (OLD, NEW, 2), (NEW, OLD, 2), (NEW, NEW, 3)],
-    ids=["both old", "old site, new center", "new site, old center", "both new"],
+    [(OLD, OLD, 2), (OLD, NEW, 2), (NEW, OLD, 2), (NEW, NEW, 4), (NEW, NEW[:-1], 3), (NEW[:-1], NEW, 3)],
+    ids=["both old", "old site, new center", "new site, old center", "both new", "center of before", "site of before"],
 )
 def test_the_newest_version_that_both_ends_know_is_used(
     tmp_path: Path, sender: tuple[int, ...], receiver: tuple[int, ...], expected: int
@@ -96,7 +96,7 @@ def test_a_receiver_that_goes_back_refuses_newer_frames_by_name_until_it_is_upgr
     sender = Sender(outbox, lambda: LocalUplink(inbox))
     sender.start()
     wait_until(
-        lambda: "is of version 3, this catchment reads version 2" in str(sender.snapshot().last_error), "refusal"
+        lambda: "is of version 4, this catchment reads version 2" in str(sender.snapshot().last_error), "refusal"
     )
     sender.stop()
     assert inbox.refused == {"unknown_version": inbox.refused["unknown_version"]}
@@ -108,8 +108,8 @@ def test_a_receiver_that_goes_back_refuses_newer_frames_by_name_until_it_is_upgr
 
 def test_ends_that_know_no_common_version_say_so(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path / "out", "eu", "center", 10**9)
-    sender = Sender(outbox, lambda: LocalUplink(Inbox(tmp_path / "in")), versions=(4,))
-    with pytest.raises(RefusedError, match=r"reads frames of versions 2 and 3, 'eu' writes version 4") as caught:
+    sender = Sender(outbox, lambda: LocalUplink(Inbox(tmp_path / "in")), versions=(5,))
+    with pytest.raises(RefusedError, match=r"reads frames of versions 2, 3 and 4, 'eu' writes version 5") as caught:
         sender._take_greeting(0, 0, Greeting(0, versions=READ_VERSIONS))
     assert caught.value.reason == "unknown_version"
 
@@ -234,7 +234,7 @@ def test_changes_of_the_version_are_kept_only_for_numbers_that_wait() -> None:
     versions.change(10, NEWEST_VERSION)
     versions.change(20, PREVIOUS_VERSION)
     versions.change(20, NEWEST_VERSION)
-    assert [versions.of(n) for n in (9, 10, 19, 20)] == [2, 3, 3, 3]
+    assert [versions.of(n) for n in (9, 10, 19, 20)] == [2, 4, 4, 4]
     kept = VersionsByNumber(versions.to_record(15))
-    assert [kept.of(n) for n in (15, 20)] == [3, 3]
-    assert versions.to_record(15) == [[15, 3], [20, 3]]
+    assert [kept.of(n) for n in (15, 20)] == [4, 4]
+    assert versions.to_record(15) == [[15, 4], [20, 4]]

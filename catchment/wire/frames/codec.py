@@ -3,7 +3,8 @@
     magic "CTCH" | version u16 | header bytes u32 | header | body | crc32 u32
 
 The checksum covers every byte before it, so a damaged or cut frame is refused, never misread. Frames of this version
-and of the one before are read (`versions.py`); they differ in how tables are compressed. Any other is refused by name.
+and of those before are read (`versions.py`); they differ in how tables and headers are compressed (`table_bytes.py`,
+`header_bytes.py`). Any other is refused by name.
 Limits are checked before the part they bound is parsed, and each table is decompressed into
 a buffer of the size that the header declares, so a small frame cannot grow without bound. Nothing here can run code of
 the sender's: no pickle.
@@ -34,16 +35,23 @@ from catchment.wire.frames.header import (
     UpdatesEntry,
     check_limits,
     pack_fact,
-    pack_header,
     pack_relayed,
     unpack_fact,
-    unpack_header,
     unpack_relayed,
 )
+from catchment.wire.frames.header_bytes import HAS_EPOCH, SHORT, SIZE_MASK, read_header, write_header
 from catchment.wire.frames.ipc_bodies import refuse_compressed_bodies
 from catchment.wire.frames.layout import from_wire, to_wire
 from catchment.wire.frames.limits import DEFAULT_LIMITS, WireLimits
-from catchment.wire.frames.table_bytes import compress, decompress
+from catchment.wire.frames.plain_columns import read_columns, write_columns
+from catchment.wire.frames.table_bytes import (
+    SMALL_BYTES,
+    compress,
+    compress_plain,
+    decompress,
+    decompress_plain,
+    is_plain,
+)
 from catchment.wire.frames.versions import NEWEST_VERSION, READ_VERSIONS, describe_versions
 from catchment.wire.messages import Message, Records, Relayed, Segment, Updates
 
@@ -149,22 +157,24 @@ def encode_segment(
             entries.append(pack_relayed(message))
         else:
             entries.append(pack_fact(message))
-    packed = pack_header(FrameHeader(segment.origin, segment.epoch, segment.sequence, tuple(entries)))
-    header = unpack_header(packed)  # as a receiver reads it, so that what none would take is refused here
+    made = FrameHeader(segment.origin, segment.epoch, segment.sequence, tuple(entries))
+    flags, packed, header_bytes = write_header(made, version)
+    header = read_header(flags, memoryview(packed), header_bytes)  # as a receiver reads it: what none takes is refused
     check_limits(header, limits)
-    frame = b"".join([_PREFIX.pack(MAGIC, version, len(packed)), packed, *tables])
+    frame = b"".join([_PREFIX.pack(MAGIC, version, flags | len(packed)), packed, *tables])
     data = frame + _CHECKSUM.pack(zlib.crc32(frame))
-    _check_sizes(len(data), len(packed), limits)
+    _check_sizes(len(data), header_bytes, limits)
     return EncodedSegment(header, data)
 
 
 def read_frame(data: bytes, limits: WireLimits = DEFAULT_LIMITS) -> EncodedSegment:
     """Read the header of a frame, after every check that needs no table."""
-    header_bytes = _read_prefix(data, len(data), limits)
+    prefix = _read_prefix(data, len(data), limits)
     whole = memoryview(data)
     if _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)[0] != zlib.crc32(whole[: -_CHECKSUM.size]):
         raise WireError("the checksum of the frame does not match its bytes")
-    return EncodedSegment(_read_header(whole[_PREFIX.size :][:header_bytes], len(data), limits), data)
+    packed = whole[_PREFIX.size :][: prefix.header_bytes]
+    return EncodedSegment(_read_header(prefix, packed, len(data), limits), data)
 
 
 def frame_version(data: bytes) -> int:
@@ -183,27 +193,36 @@ def read_frame_head(file: BinaryIO, limits: WireLimits = DEFAULT_LIMITS) -> Fram
     """Read the header and the checksum of a frame from its file; that they match is not checked."""
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(0)
-    header_bytes = _read_prefix(file.read(_PREFIX.size), size_bytes, limits)
-    header = _read_header(memoryview(file.read(header_bytes)), size_bytes, limits)
+    prefix = _read_prefix(file.read(_PREFIX.size), size_bytes, limits)
+    header = _read_header(prefix, memoryview(file.read(prefix.header_bytes)), size_bytes, limits)
     file.seek(size_bytes - _CHECKSUM.size)
     return FrameHead(header, size_bytes, int(_CHECKSUM.unpack(file.read(_CHECKSUM.size))[0]))
 
 
-def _read_prefix(prefix: bytes, size_bytes: int, limits: WireLimits) -> int:
-    """Check how a frame of a size begins; return the size of its header."""
+class _Prefix(NamedTuple):
+    """How a frame begins: the bytes of its header as it was sent, and what says how that is."""
+
+    header_bytes: int
+    flags: int
+
+
+def _read_prefix(prefix: bytes, size_bytes: int, limits: WireLimits) -> _Prefix:
+    """Check how a frame of a size begins."""
     if size_bytes < _PREFIX.size + _CHECKSUM.size:
         raise WireError(f"the frame has {size_bytes} bytes, fewer than an empty segment")
-    magic, version, header_bytes = _PREFIX.unpack_from(prefix)
+    magic, version, stated = _PREFIX.unpack_from(prefix)
     if magic != MAGIC:
         raise WireError(f"the frame starts with {magic!r}, not {MAGIC!r}")
     if version not in READ_VERSIONS:
         raise unknown_version(version, READ_VERSIONS)
+    flags = stated & (SHORT | HAS_EPOCH) if version >= NEWEST_VERSION else 0
+    header_bytes = stated & SIZE_MASK if flags else stated
     _check_sizes(size_bytes, header_bytes, limits)
-    return int(header_bytes)
+    return _Prefix(int(header_bytes), int(flags))
 
 
-def _read_header(packed: memoryview, size_bytes: int, limits: WireLimits) -> FrameHeader:
-    header = unpack_header(packed)
+def _read_header(prefix: _Prefix, packed: memoryview, size_bytes: int, limits: WireLimits) -> FrameHeader:
+    header = read_header(prefix.flags, packed, limits.header_bytes)
     check_limits(header, limits)
     declared = _PREFIX.size + len(packed) + header.table_bytes + _CHECKSUM.size
     if declared != size_bytes:
@@ -226,6 +245,9 @@ def decode_segment(data: bytes, limits: WireLimits = DEFAULT_LIMITS) -> Segment:
 
 def pack_table(table: pa.Table, version: int = NEWEST_VERSION) -> PackedTable:
     """Compress a table, as frames of a version have it."""
+    plain = write_columns(table) if version >= NEWEST_VERSION else None
+    if plain is not None and len(plain) <= SMALL_BYTES:
+        return PackedTable(compress_plain(plain), len(plain), ())
     arranged, dictionary_columns = to_wire(table.unify_dictionaries())
     raw = _write_stream(arranged)
     return PackedTable(compress(raw, version), raw.size, tuple(dictionary_columns))
@@ -250,11 +272,22 @@ def _updates_entry(updates: Updates, table: PackedTable) -> UpdatesEntry:
 
 def _read_updates(entry: UpdatesEntry, packed: memoryview, limits: WireLimits, version: int) -> Updates:
     try:
+        if is_plain(packed, version):
+            return _read_plain(entry, packed)
         raw = decompress(packed, entry.raw_bytes, version)
         refuse_compressed_bodies(raw)
         table = from_wire(pa.ipc.open_stream(raw).read_all(), entry.dictionary_columns, limits.raw_bytes)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise WireError(f"the update of {entry.fragment!r} is not a readable Arrow table: {error}") from error
+    if table.num_rows != entry.rows:
+        raise WireError(f"the update of {entry.fragment!r} holds {table.num_rows} rows, its header says {entry.rows}")
+    return Updates(entry.fragment, table, entry.records)
+
+
+def _read_plain(entry: UpdatesEntry, packed: memoryview) -> Updates:
+    if entry.dictionary_columns:
+        raise WireError(f"the update of {entry.fragment!r} has dictionaries among its plain columns")
+    table = read_columns(decompress_plain(packed, entry.raw_bytes), entry.rows)
     if table.num_rows != entry.rows:
         raise WireError(f"the update of {entry.fragment!r} holds {table.num_rows} rows, its header says {entry.rows}")
     return Updates(entry.fragment, table, entry.records)

@@ -1,19 +1,20 @@
 """The versions of frames: those that this catchment reads and writes, and the one that the two ends of a link use.
 
 A receiver says which versions it reads when a sender connects; one that says nothing is of a release that read the
-previous version only. The sender writes the newest version that both know, from its next segment on. Before it was told
-it writes the previous version, which the release before this one reads too. So whichever end of a link is upgraded
-first, both understand each other, and what waits in an outbox is sent as it is: a receiver that was upgraded still
-reads the version before.
+first version of these only. The sender writes the newest version that both know, from its next segment on. Before it
+was told it writes the first one, which every release that is upgraded from reads. So whichever end of a link is
+upgraded first, both understand each other, and what waits in an outbox is sent as it is: a receiver that was upgraded
+still reads the versions before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-PREVIOUS_VERSION = 2  # tables are compressed by zstd
-NEWEST_VERSION = 3  # small tables are compressed with a dictionary of what Arrow's tables have in common
-READ_VERSIONS = (PREVIOUS_VERSION, NEWEST_VERSION)
+PREVIOUS_VERSION = 2  # tables are compressed by zstd; that of the release before, which says nothing of versions
+DICTIONARY_VERSION = 3  # small tables are compressed with a dictionary of what Arrow's tables have in common
+NEWEST_VERSION = 4  # small tables are plain columns, and headers are compressed, where that is shorter
+READ_VERSIONS = (PREVIOUS_VERSION, DICTIONARY_VERSION, NEWEST_VERSION)
 
 # What a process says that it reads, and writes: all that it can. Tests let it be of the previous release.
 SPOKEN_VERSIONS: tuple[int, ...] = READ_VERSIONS
@@ -25,9 +26,9 @@ def choose_version(written: Collection[int], read: Collection[int]) -> int | Non
 
 
 def describe_versions(versions: Collection[int]) -> str:
-    """Return versions as a text: "version 2", "versions 2 and 3"."""
-    numbers = " and ".join(map(str, sorted(versions)))
-    return f"version{'s' if len(versions) > 1 else ''} {numbers}"
+    """Return versions as a text: "version 2", "versions 2, 3 and 4"."""
+    *others, last = map(str, sorted(versions))
+    return f"versions {', '.join(others)} and {last}" if others else f"version {last}"
 
 
 class VersionsByNumber:
