@@ -8,7 +8,7 @@ and for the routes; the cloud keeps them beside what came from devices, for late
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -20,7 +20,7 @@ from sqlglot import exp
 from catchment.feeds.cloud.batch_cloud import DELIVERY, MATCH, NOTICE
 from catchment.feeds.cloud.batch_plane import BatchJob
 from catchment.feeds.cloud.event_files import ARROW_TYPES, EVENT_TYPES
-from catchment.feeds.forms.physical_view import PhysicalView, ViewRow
+from catchment.feeds.forms.physical_view import PhysicalView, ViewRow, template_of
 from catchment.feeds.language.expressions import column_name, to_spark
 from catchment.feeds.language.program_form import form_of
 from catchment.feeds.language.template import EVENT_TIME, FeedInput, FeedProgram, FeedTemplate
@@ -51,16 +51,19 @@ class FeedJoins:
             self._refresh(job.routes, job.installed.values())
             self.version = job.version
         results: list[DataFrame] = []
-        events = _meaning_the_same(fresh, job.ended)
+        fresh = _meaning_the_same(fresh, job.ended)
         old = _meaning_the_same(old, job.ended)
+        matched: dict[str, DataFrame] = {}  # of views that others read
         for name in [n for n in self.program.templates if n in self.views]:
-            consumed = name in self.program.consumed
-            matches = self._matches(self.program.templates[name], events, old)
-            results.append(_as(MATCH if consumed else NOTICE, matches))
-            if consumed:
-                events = events.unionByName(_as_events(matches))
+            template = self.program.templates[name]
+            by_role = [_with_matches(fresh, matched, [item.source]) for item in template.inputs]
+            matches = self._matches(template, by_role, old)
+            results.append(_as(MATCH if name in self.program.consumed else NOTICE, matches))
+            if name in self.program.consumed:
+                matched[name] = _as_events(matches)
         if self.routes is not None:
-            results.append(self._deliveries(events))
+            sent = {template_of(feed) for feed in job.routes}
+            results.append(self._deliveries(_with_matches(fresh, matched, [n for n in matched if n in sent])))
         return reduce(DataFrame.unionByName, results) if results else None
 
     # ---- routes
@@ -94,16 +97,20 @@ class FeedJoins:
         columns.update((f"param{n}", self.program.type_of_param(template, p)) for n, p in enumerate(template.params))
         return self._frame([_view_row(v, n, r) for v in views for n, r in enumerate(v.rows)], columns)
 
-    def _matches(self, template: FeedTemplate, fresh: DataFrame, old: DataFrame) -> DataFrame:
-        """Return matches with at least one fresh event: `arrival, device, feed, key, at_us, values`."""
-        fresh.createOrReplaceTempView("feed_fresh")
-        old.createOrReplaceTempView("feed_old")
-        fresh.unionByName(old).createOrReplaceTempView("feed_both")
+    def _matches(self, template: FeedTemplate, fresh: Sequence[DataFrame], old: DataFrame) -> DataFrame:
+        """Return matches with at least one fresh event: `arrival, device, feed, key, at_us, values`.
+
+        Each input has fresh events of its own: the plan of a view that it reads is in them, and in no others.
+        """
+        fresh[0].createOrReplaceTempView("feed_fresh")
         self.views[template.name].createOrReplaceTempView("feed_view_rows")
         if not template.is_pair:
             return self.spark.sql(self._query(template, ("feed_fresh",)))
+        old.createOrReplaceTempView("feed_old")
+        fresh[1].createOrReplaceTempView("feed_fresh_second")
+        fresh[1].unionByName(old).createOrReplaceTempView("feed_both")
         first = self.spark.sql(self._query(template, ("feed_fresh", "feed_both")))
-        return first.unionByName(self.spark.sql(self._query(template, ("feed_old", "feed_fresh"))))
+        return first.unionByName(self.spark.sql(self._query(template, ("feed_old", "feed_fresh_second"))))
 
     def _query(self, template: FeedTemplate, tables: tuple[str, ...]) -> str:
         """Return the SQL of one join; its text is made once, for it names tables and not what is in them."""
@@ -187,6 +194,11 @@ def _meaning_the_same(events: DataFrame, ended: Mapping[str, int]) -> DataFrame:
         is_old = (fn.substring_index("feed", "(", 1) == template) & (fn.col("arrival") <= until)
         events = events.where(~is_old)
     return events
+
+
+def _with_matches(fresh: DataFrame, matched: Mapping[str, DataFrame], views: Iterable[str]) -> DataFrame:
+    """Return the fresh events together with the matches that this batch found of some views."""
+    return reduce(DataFrame.unionByName, [matched[name] for name in views if name in matched], fresh)
 
 
 def _view_row(view: PhysicalView, ordinal: int, row: ViewRow) -> tuple[Any, ...]:
