@@ -28,6 +28,7 @@ from catchment.feeds.cloud.retention import Retention
 from catchment.feeds.device.limits import CLOUD_LIMITS, HostLimits
 from catchment.feeds.language.from_catalog import program_of
 from catchment.feeds.language.functions import BUILT_IN, Functions, with_functions
+from catchment.feeds.language.operators import as_function
 from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.reference import ReferenceData, Row
 from catchment.feeds.language.statements import Declared
@@ -279,11 +280,12 @@ def load_functions(folder: Path) -> Functions:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        if not hasattr(module, "FUNCTIONS") and (folder / PROJECT_FILE).is_file():
-            return BUILT_IN  # all its functions are for materialized views
-        return with_functions(*module.FUNCTIONS)
+        operators = [as_function(made) for made in getattr(module, "OPERATORS", ())]
+        if not hasattr(module, "FUNCTIONS") and ((folder / PROJECT_FILE).is_file() or operators):
+            return with_functions(*operators)  # other functions in it are for materialized views
+        return with_functions(*module.FUNCTIONS, *operators)
     except (AttributeError, ImportError, SyntaxError, TypeError) as error:
-        hint = "it defines FUNCTIONS, a tuple of catchment.feeds.language.functions.FeedFunction"
+        hint = "it defines FUNCTIONS, a tuple of FeedFunction, or OPERATORS, a tuple of subclasses of FeedOperator"
         raise FeedError(f"cannot be read: {error}", where=str(path), hint=hint) from error
 
 

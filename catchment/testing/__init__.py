@@ -6,6 +6,7 @@ links, Spark's group-by and the result tables. See docs/testing.md.
 
 from catchment.testing.campaigns.features import EVERYTHING, Feature, Features
 from catchment.testing.campaigns.states import RareState
+from catchment.testing.check_operator import check_operator
 from catchment.testing.check_source import SourceError, check_source
 from catchment.testing.function_laws import LawBrokenError, check_aggregate, check_function
 from catchment.testing.simulated.records import ArrivingRecords, Workload
@@ -28,5 +29,6 @@ __all__ = [
     "WorldOptions",
     "check_aggregate",
     "check_function",
+    "check_operator",
     "check_source",
 ]

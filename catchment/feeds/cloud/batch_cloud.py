@@ -30,8 +30,14 @@ FoundRow = tuple[str, int, str | None, str, str, int, str]  # kind, arrival, dev
 
 
 def check_for_batches(program: FeedProgram) -> None:
-    """Refuse a program with lifetimes that a cloud on Spark does not keep, or with windows."""
+    """Refuse a program with lifetimes that a cloud on Spark does not keep, with windows or with operators."""
     for template in program.templates.values():
+        if program.has_operator(template):
+            raise FeedError(
+                "found an operator with state; a cloud on Spark computes none",
+                where=f"{template.where}, view {template.name!r}",
+                hint="run the cloud with --cloud local",
+            )
         if template.window is not None:
             raise FeedError(
                 "found a window; a cloud on Spark does not aggregate matches",

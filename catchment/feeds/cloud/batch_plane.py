@@ -144,6 +144,9 @@ class BatchPlane:
         self.installed.pop(view, None)
         self.version += 1
 
+    def note_whole_since(self, view: str, since_us: int) -> None:
+        """Do nothing: only operators with state ask since when events come, and they are refused here."""
+
     def newest_us(self, feed: str) -> int | None:
         """Return the newest event time of a feed; of a view, that of what it reads: a batch may find its match yet."""
         view = self.installed.get(feed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from catchment.feeds.cloud.controller import FeedController
 from catchment.feeds.cloud.instructions import PendingInstruction
@@ -81,7 +81,7 @@ class BufferState:
     events: bytes
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has since_us
 @dataclass(frozen=True)
 class RouterState:
     """What the data plane knows: routes, views at the cloud, their events, and the periods that were notified."""
@@ -93,6 +93,7 @@ class RouterState:
     buffers: dict[str, BufferState]
     periods: list[tuple[str, str, tuple[int, ...]]]
     reached_us: int | None  # the event time up to which windows of matches are closed
+    since_us: dict[str, int] = field(default_factory=dict)  # from when on every event of a view comes to the cloud
 
 
 def pack_view(view: PhysicalView) -> bytes:
@@ -223,6 +224,7 @@ def take_router(router: Router) -> RouterState:
         buffers={feed: _take_buffer(host.retained, feed) for feed in host.retained.feeds},
         periods=list(router.publisher.periods.identities()),
         reached_us=router.publisher.windows.reached_us,
+        since_us=dict(host.operators.since_us),
     )
 
 
@@ -240,6 +242,7 @@ def put_router(router: Router, state: RouterState) -> None:
     router.last_key.update((feed, (number,)) for feed, number in state.last_key.items())
     for view in map(unpack_view, state.installed):
         host.install(view)
+    host.operators.since_us.update(state.since_us)
     for feed, kept in state.buffers.items():
         buffer = host.retained.feeds.setdefault(feed, FeedBuffer())
         for event in _unpack_events(feed, kept.events):

@@ -150,6 +150,8 @@ class ViewMoves:
         while not move.waiting:
             if move.waves is None:
                 self.active_since_us.setdefault(move.view.name, move.since_us)
+                if move.new == CLOUD:
+                    self.plane.note_whole_since(move.view.name, move.since_us)
                 move.waves = [] if move.old in (None, move.new) else self._waves(move)
             elif move.waves:
                 self._mark(move, move.waves.pop(0))

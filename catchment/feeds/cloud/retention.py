@@ -117,7 +117,7 @@ def events_to_keep(
     shares: dict[str, float] = {}
     for view in views:
         template = graph.program.templates[view.template]
-        if not template.is_pair and template.window is None:
+        if not template.is_pair and template.window is None and not graph.program.has_operator(template):
             continue  # an event of a view over one input meets nothing
         for row in view.rows:
             for feed, item in zip(row.inputs, template.inputs, strict=True):

@@ -40,6 +40,9 @@ class ControlledPlane(Protocol):
     def uninstall(self, view: str) -> None:
         """Stop computing a view at the cloud."""
 
+    def note_whole_since(self, view: str, since_us: int) -> None:
+        """Note that every event of a view's feeds that is later than an instant comes here."""
+
     def newest_us(self, feed: str) -> int | None:
         """Return the newest event time that was uploaded of a feed."""
 
@@ -125,6 +128,9 @@ class Router:
 
     def uninstall(self, view: str) -> None:
         self.publisher.host.uninstall(view)
+
+    def note_whole_since(self, view: str, since_us: int) -> None:
+        self.publisher.host.begin(view, since_us)
 
     def newest_us(self, feed: str) -> int | None:
         return self.newest.get(feed)

@@ -234,6 +234,7 @@ class Device:
             self.uploads[item.feed] = item.share
         elif isinstance(item, Install):
             self.publisher.host.install(item.view)
+            self.publisher.host.begin(item.view.name, self.newest_us)
         else:
             self.publisher.host.uninstall(item.view)
         return item.token

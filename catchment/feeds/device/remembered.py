@@ -33,6 +33,7 @@ def remember(device: Device) -> dict[str, Any]:
         "events": [] if publisher is None else [to_plain(event) for event in publisher.host.retained.all_events()],
         "periods": [] if publisher is None else _seen_out(publisher.periods),
         "notified": _seen_out(device.notified),
+        "since_us": {} if publisher is None else dict(publisher.host.operators.since_us),
     }
 
 
@@ -48,6 +49,7 @@ def restore(device: Device, state: dict[str, Any]) -> None:
     _seen_in(device.notified, state["notified"])
     if device.publisher is not None:
         _seen_in(device.publisher.periods, state["periods"])
+        device.publisher.host.operators.since_us.update(state.get("since_us", {}))
         for plain in state["events"]:
             event = from_plain(plain)
             assert isinstance(event, FeedEvent)

@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from catchment.feeds.device.limits import HostLimits
+from catchment.feeds.device.operator_runs import OperatorRuns
 from catchment.feeds.device.retained import RetainedEvents
 from catchment.feeds.device.spool import Spool
-from catchment.feeds.forms.compiled import CompiledProgram, CompiledView
+from catchment.feeds.forms.compiled import CompiledProgram, CompiledView, finite_or_null
 from catchment.feeds.forms.physical_view import PhysicalView, ViewRow
 from catchment.feeds.protocol.messages import FeedEvent
 
@@ -72,6 +74,7 @@ class ViewHost:
         self.program = program
         self.limits = limits or HostLimits()
         self.retained = RetainedEvents(self.limits, spool)
+        self.operators = OperatorRuns()
         self.installed: dict[str, _Installed] = {}
         self.readers: dict[str, dict[str, _Installed]] = {}
 
@@ -83,12 +86,19 @@ class ViewHost:
     def install(self, view: PhysicalView) -> None:
         """Compute a view from now on; a view of the same name is replaced."""
         self.installed[view.name] = _Installed(view, self.program.view(view.template))
+        self.operators.forget_states(view.name)
         for feed in view.inputs:  # a view's inputs are part of its name, so a replaced view has the same
             self.readers.setdefault(feed, {})[view.name] = self.installed[view.name]
+
+    def begin(self, name: str, since_us: int) -> None:
+        """Note that every event of a view's feeds that is later than an instant comes here: operators need that."""
+        if self.installed[name].compiled.operator is not None:
+            self.operators.begin(name, since_us)
 
     def uninstall(self, name: str) -> None:
         """Stop computing a view, and forget feeds that nothing reads."""
         gone = self.installed.pop(name, None)
+        self.operators.forget(name)
         for feed in gone.view.inputs if gone else ():
             self.readers[feed].pop(name, None)
             if not self.readers[feed]:
@@ -143,8 +153,36 @@ class ViewHost:
             for met in _meetings(row, role, event, partners, installed.lifetimes_us):
                 times_us = tuple(e.at_us for e in met)
                 values = installed.compiled.evaluate(row, [e.values for e in met], times_us)
-                if values is not None:
+                if values is not None and installed.compiled.operator is not None:
+                    yield from self._operate(installed, ordinal, event, values[0])
+                elif values is not None:
                     yield _match(installed.view, ordinal, met, values)
+
+    def _operate(self, installed: _Installed, ordinal: int, event: FeedEvent, given: Any) -> Iterator[Match]:
+        """Yield what the operator of a view makes of an event; one with NULL in an input is passed over."""
+        operator = installed.compiled.operator
+        assert operator is not None
+        period_us = installed.lifetimes_us[0]
+        period = event.at_us // period_us
+        view = installed.view
+        if given is None or not self.operators.has_whole(view.name, period, period_us):
+            return
+        at = (view.name, ordinal)
+        if self.operators.needs_past(at, period):
+            self.operators.replay(at, period, operator, self._earlier(installed, ordinal, event, period * period_us))
+        for place, values in enumerate(self.operators.step(at, operator, given)):
+            finite = tuple(map(finite_or_null, values))
+            key = (*event.key, ordinal, place)
+            yield Match(view.name, view.rows[ordinal], FeedEvent(view.name, key, event.at_us, finite))
+
+    def _earlier(self, installed: _Installed, ordinal: int, event: FeedEvent, begin_us: int) -> Iterator[Any]:
+        """Yield what the operator of a view was given in a period before an event."""
+        row = installed.view.rows[ordinal]
+        for earlier in self.retained.between(event.feed, begin_us, event.at_us):
+            if earlier.key < event.key and earlier.rank < row.shares[0]:
+                values = installed.compiled.evaluate(row, [earlier.values], (earlier.at_us,))
+                if values is not None and values[0] is not None:
+                    yield values[0]
 
     # ---- what is let go
 
@@ -172,6 +210,8 @@ class ViewHost:
     def _needed_from(self, installed: _Installed, feed: str, newest_us: int) -> int:
         """Return the oldest event of the feed that the other input may still meet."""
         other = installed.other(feed)
+        if installed.compiled.operator is not None:
+            return newest_us - newest_us % installed.lifetimes_us[0]
         if other is None and installed.view.template not in self.program.windows:
             return newest_us
         keep_us = installed.keep_us[feed]

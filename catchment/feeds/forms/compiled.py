@@ -9,11 +9,12 @@ from functools import lru_cache
 from typing import Any
 
 from catchment.errors import FeedError
-from catchment.feeds.forms.expression import Evaluate, UnknownFunctionError, compile_tree
+from catchment.feeds.forms.expression import CALL, Evaluate, UnknownFunctionError, compile_tree
 from catchment.feeds.forms.physical_view import ViewRow
 from catchment.feeds.forms.program import ProgramForm, ViewForm
 from catchment.feeds.forms.window import WindowForm
 from catchment.feeds.language.functions import Functions
+from catchment.feeds.language.operators import FeedOperator, OperatorFunction
 
 Values = tuple[Any, ...]
 
@@ -25,6 +26,9 @@ class CompiledView:
         self.form = form
         self.match = compile_tree(form.match, functions)
         self.outputs = [compile_tree(tree, functions) for _, tree in form.outputs]
+        self.operator = _operator_of(form, functions)
+        if self.operator is not None:
+            self.outputs = self.outputs[:1]  # each is the same call, whose value are the inputs of the operator
 
     def evaluate(self, row: ViewRow, values: Sequence[Values], times_us: Values) -> Values | None:
         """Return the output row of events with these values and times, or None when they do not match."""
@@ -33,10 +37,19 @@ class CompiledView:
         slots = (*values, row.params, row.devices, times_us)
         if self.match(slots) is not True:
             return None
-        return tuple(_finite(output(slots)) for output in self.outputs)
+        return tuple(finite_or_null(output(slots)) for output in self.outputs)
 
 
-def _finite(value: Any) -> Any:
+def _operator_of(form: ViewForm, functions: Functions) -> FeedOperator | None:
+    """Return the operator that a view consists of."""
+    trees = [tree for _, tree in form.outputs]
+    if not trees or not isinstance(trees[0], tuple) or trees[0][0] != CALL:
+        return None
+    found = functions.get(trees[0][1])
+    return found.operator if isinstance(found, OperatorFunction) else None
+
+
+def finite_or_null(value: Any) -> Any:
     """Return a value that can be written as JSON: a number that is not finite becomes NULL."""
     return None if type(value) is float and not math.isfinite(value) else value
 

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from catchment.errors import FeedError, QueryError
 from catchment.feeds.language.functions import BUILT_IN, Functions
+from catchment.feeds.language.operator_calls import operator_in
 from catchment.feeds.language.read_program import plan_program, with_submitted
 from catchment.feeds.language.statements import (
     COLUMN_TYPES,
@@ -99,6 +100,12 @@ def _refuse_other_types(catalog: Catalog, functions: Functions) -> None:
     """Refuse a table of notices with a column that a function of the project makes which gives no DOUBLE."""
     others: Mapping[str, str] = {f.name: f.returns for f in functions.values() if f.returns != "double"}
     for view in catalog.feed_views.values():
+        if view.name in catalog.views and any(operator_in(item, functions) for item in view.select.expressions):
+            raise FeedError(
+                f"feed view {view.name!r} has a table, and an operator, whose rows stay between devices and the cloud",
+                where=view.where,
+                hint="write WITH (table = false)",
+            )
         called = {call.name.lower() for item in view.select.expressions for call in item.find_all(exp.Anonymous)}
         for name in sorted(called & set(others)) if view.name in catalog.views else ():
             raise FeedError(

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from catchment.errors import FeedError
 from catchment.feeds.language.expressions import (
     NotEvaluableError,
     column_name,
     compile_expression,
     conjunction,
 )
+from catchment.feeds.language.operator_calls import expand_operator, operator_in
 from catchment.feeds.language.statements import ViewStatement
 from catchment.feeds.language.template import (
     CLOUD_FEED,
@@ -49,6 +51,7 @@ def plan_template(view: ViewStatement, catalog: FeedCatalog) -> FeedTemplate:
     written = [*joined, *conjuncts(getattr(view.select.args.get("where"), "this", None))]
     outputs = read_outputs(scope)
     _check_functions(scope, [*written, *outputs.values()])
+    outputs = _take_operator(scope, written, outputs)
     scope.conditions += [scope.resolve(condition) for condition in written]
     resolved = {name: scope.resolve(expression) for name, expression in outputs.items()}
     _take_samples(scope)
@@ -131,6 +134,25 @@ class _AnyLayout(dict[str, tuple[int, int]]):
 
     def __missing__(self, key: str) -> tuple[int, int]:
         return (0, 0)
+
+
+def _take_operator(scope: FeedScope, written: list[exp.Expr], outputs: dict[str, exp.Expr]) -> dict[str, exp.Expr]:
+    """Return the columns of a view, those of its operator if it calls one; refuse a call that has no meaning."""
+    functions = scope.catalog.functions
+    misplaced = next((node for node in written if operator_in(node, functions)), None)
+    if misplaced is not None:
+        raise scope.error("an operator stands in a condition; possible: the SELECT list", misplaced)
+    try:
+        columns = expand_operator(outputs, functions)
+    except FeedError as error:
+        raise scope.error(error.message, scope.view.select, hint=error.hint) from error
+    if columns is None:
+        return outputs
+    streams = [source for source in scope.sources.values() if source.is_input]
+    if len(streams) != 1 or not streams[0].is_stream or streams[0].born_at_cloud:
+        hint = "it has a state per feed: let it read one stream of devices, and tables"
+        raise scope.error("an operator reads something else than one stream of devices", scope.view.select, hint=hint)
+    return columns
 
 
 # ---- sampling filters and devices

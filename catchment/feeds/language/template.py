@@ -29,7 +29,9 @@ from catchment.errors import FeedError
 from catchment.feeds.forms.window import WindowForm
 from catchment.feeds.language.functions import BUILT_IN, Functions
 from catchment.feeds.language.lifetimes import DEFAULT_LIFETIME_US
+from catchment.feeds.language.operator_calls import operator_in
 from catchment.feeds.language.statements import BORN_AT_CLOUD, Declared
+from catchment.query.sql.dialect import read_expression
 
 CLOUD_FEED = BORN_AT_CLOUD  # who has the feed of a stream that is born at the cloud
 DEVICES = "devices"  # the implicit table of all known devices, with one column of the same name
@@ -185,6 +187,15 @@ class FeedProgram:
         if source in self.streams:
             return self.pushed_columns[feed_kind(source, where)]
         return self.templates[source].output_names
+
+    def has_operator(self, template: FeedTemplate) -> bool:
+        """Return whether a template consists of a call of an operator with state."""
+        return template.name in self._with_operators
+
+    @cached_property
+    def _with_operators(self) -> frozenset[str]:
+        calls = {t.name: read_expression(t.outputs[0].sql) for t in self.templates.values() if not t.is_pair}
+        return frozenset(name for name, call in calls.items() if operator_in(call, self.functions) is not None)
 
     def type_of_param(self, template: FeedTemplate, param: str) -> str:
         """Return the type of a parameter: a column of a reference table, or the device that a row notifies."""

@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from catchment.errors import FeedError
 from catchment.feeds.language.functions import Functions
+from catchment.feeds.language.operator_calls import operator_in
 from catchment.feeds.language.statements import Declared, ViewStatement
 from catchment.feeds.language.template import DEVICES, EVENT_TIME, FeedTemplate
 from catchment.query.sql.dialect import conjuncts, read_expression, show
@@ -103,6 +104,9 @@ class FeedScope:
         if template.window is not None:
             hint = "views may read streams, tables and views without a window"
             raise self.error(f"found {template.name!r} in FROM, which has a window", self.view.select, hint=hint)
+        if operator_in(read_expression(template.outputs[0].sql), self.catalog.functions) is not None:
+            hint = "views may read streams, tables and views without an operator"
+            raise self.error(f"found {template.name!r} in FROM, which has an operator", self.view.select, hint=hint)
         if template.is_pair:
             self._add_pairs(alias, template)
         else:

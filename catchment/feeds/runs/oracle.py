@@ -10,19 +10,30 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from sqlglot import exp
 
 from catchment.feeds.device.fleet import DeviceRecord
 from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.forms.window import WindowForm
 from catchment.feeds.language.expressions import column_name
-from catchment.feeds.language.template import EVENT_TIME, FeedProgram, FeedTemplate, feed_kind, stream_of
+from catchment.feeds.language.operator_calls import operator_in
+from catchment.feeds.language.operators import OperatorFunction
+from catchment.feeds.language.template import EVENT_TIME, FeedOutput, FeedProgram, FeedTemplate, feed_kind, stream_of
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.sampling import rank_of
 from catchment.query.sql.dialect import read_expression
 
+ARROW = {
+    "BIGINT": pa.int64(),
+    "INT": pa.int32(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+    "BOOLEAN": pa.bool_(),
+}
 Identity = tuple[str, str, tuple[int, ...]]
 
 
@@ -43,7 +54,9 @@ def naive_notices(
     found: set[Identity] = set()
     for template in graph.program.templates.values():
         views = [v for v in graph.views.values() if v.template == template.name]
-        if views and template.window is None:
+        if views and graph.program.has_operator(template):
+            found |= oracle.operate(template, views, since_us or {})
+        elif views and template.window is None:
             found |= oracle.compute(template, views, since_us or {})
     return found
 
@@ -70,7 +83,7 @@ class _Oracle:
         self.program: FeedProgram = graph.program
         self.db = sqlite3.connect(":memory:")
         self.db.create_function("event_rank", 2, _rank, deterministic=True)
-        for function in self.program.functions.values():
+        for function in [f for f in self.program.functions.values() if not isinstance(f, OperatorFunction)]:
             self.db.create_function(function.name, function.arity, _strict(function.python), deterministic=True)
 
     # ---- raw records to feeds
@@ -141,6 +154,34 @@ class _Oracle:
             (view, notified, tuple(json.loads(key)) if every is None else (at_us // every,))
             for view, notified, key, at_us, *_ in cursor
         }
+
+    def operate(self, template: FeedTemplate, views: list[PhysicalView], since_us: Mapping[str, int]) -> set[Identity]:
+        """Return the identities of the rows of an operator: each period from scratch, one event after the other."""
+        call = read_expression(template.outputs[0].sql)
+        operator = operator_in(call, self.program.functions)
+        assert operator is not None
+        given = [FeedOutput(f"given{at}", part.sql()) for at, part in enumerate(call.expressions)]
+        self._make_rows(template, views, {})
+        found: list[tuple[Any, ...]] = self.db.execute(self._query(replace(template, outputs=tuple(given)))).fetchall()
+        period_us = template.lifetime_us
+        ordered = sorted(
+            (view, at_us // period_us, json.loads(key)[1], json.loads(key)[0], notified, at_us, args)
+            for view, notified, key, at_us, *args in found
+            if None not in args
+        )
+        made: set[Identity] = set()
+        states: dict[Any, Any] = {}
+        for view, period, ordinal, number, notified, at_us, args in ordered:
+            row = dict(zip((name for name, _ in operator.inputs), args, strict=True))
+            at = (view, period, ordinal, tuple(row[name] for name in operator.key))
+            typed = {name: bool(row[name]) if kind == "BOOLEAN" else row[name] for name, kind in operator.inputs}
+            batch = pa.RecordBatch.from_pylist([typed], pa.schema([(n, ARROW[k]) for n, k in operator.inputs]))
+            states[at], rows = operator.update(states.get(at, operator.start()), batch)
+            every = template.notify_every_us
+            if period * period_us > since_us.get(view, -1):
+                keys = [(number, ordinal, n) for n in range(rows.num_rows)]
+                made |= {(view, notified, key if every is None else (at_us // every,)) for key in keys}
+        return made
 
     def aggregate(
         self, template: FeedTemplate, views: list[PhysicalView], window: WindowForm
