@@ -21,7 +21,7 @@ from catchment.testing.simulated.world import CENTER
 from catchment.timeline import SECOND_US
 from catchment.wire.sending.sender import MAX_RETRY_S
 
-OUTBOX_MAX_BYTES = 5_000
+OUTBOX_MAX_BYTES = 3_000
 GROWING_S = 30  # in which the delays between two attempts grow to the longest
 COMMIT_BYTES = 2_000  # what one commit may add to an outbox that was not yet full
 VIEW = """CREATE MATERIALIZED VIEW largest AS
