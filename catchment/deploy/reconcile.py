@@ -40,7 +40,7 @@ def site_changes(
         running = core.running(name) if name in here else None
         if running is None or not _runs_as_planned(running, plan):
             begin_us = begins.find_us(name) if plan.begun and running is None else None
-            past = None if begin_us is None else _past(begin_us, newest_us, batches, plan.until_us)
+            past = None if begin_us is None else _past(begin_us, newest_us, batches, plan)
             from_us = START_OF_TIME_US if begin_us is None or not plan.ends else begin_us
             yield FragmentAdded(
                 plan.fragment,
@@ -103,13 +103,19 @@ def _begin_us(newest_us: int | None, start: ViewStart | None) -> int:
     return START_OF_TIME_US + 1 if newest_us is None else newest_us + 1
 
 
-def _past(begin_us: int, newest_us: int | None, batches: int, until_us: int | None) -> PastBatches | None:
-    """Return what was read before of a fragment that begins and ends at instants; None if nothing of it counts."""
-    if newest_us is None or begin_us > newest_us or not batches:
+def _past(begin_us: int, newest_us: int | None, batches: int, plan: FragmentPlan) -> PastBatches | None:
+    """Return what was read before of a fragment that begins at an instant; None if nothing of it counts.
+
+    A fragment that begins in the past may want records of earlier batches wherever event time is: those ahead of the
+    wall clock do not move it, and are not the newest that was read.
+    """
+    is_behind = newest_us is None or begin_us > newest_us
+    if not batches or (is_behind and plan.start is None):
         return None
-    if until_us is not None and until_us <= newest_us:
-        return PastBatches(batches, begin_us, until_us, is_bounded=True)
-    return PastBatches(batches, begin_us, newest_us + 1)
+    until_us = begin_us + 1 if newest_us is None else max(newest_us, begin_us) + 1
+    if plan.until_us is not None and plan.until_us < until_us:
+        return PastBatches(batches, begin_us, plan.until_us, is_bounded=True) if plan.until_us > begin_us else None
+    return PastBatches(batches, begin_us, until_us)
 
 
 def carried_by(deployment: Deployment, relay: str) -> Iterator[Carried]:

@@ -131,7 +131,11 @@ def test_the_past_of_a_fragment_is_what_was_read_before_it_was_added() -> None:
     assert added(ViewStart(back_us=10), 39, 7).past == PastBatches(7, 30, 40)
     assert added(ViewStart(at_us=12), 39, 7).past == PastBatches(7, 12, 40)
     assert added(ViewStart(at_us=12), 39, 7).begin_us == 12
-    assert added(ViewStart(at_us=99), 39, 7).past is None, "it begins in the future"
+    assert added(ViewStart(at_us=99), 39, 7).past == PastBatches(7, 99, 100), "records ahead of the clock were read"
+    assert added(ViewStart(at_us=99), None, 7).past == PastBatches(7, 99, 100), "and they alone do not move event time"
+    assert added(ViewStart(at_us=99), 39, 0).past is None, "it begins in the future, and nothing was read"
+    assert added(ViewStart(at_us=99), 39, 7, until_us=99).past is None, "nothing is wanted"
+    assert added(None, None, 7).past is None, "it does not begin in the past"
     assert added(ViewStart(), None, 0).past is None, "nothing was read"
     assert added(ViewStart(at_us=12), 39, 7, until_us=20).past == PastBatches(7, 12, 20, is_bounded=True)
     assert added(ViewStart(at_us=12), 39, 7, until_us=50).past == PastBatches(7, 12, 40)
