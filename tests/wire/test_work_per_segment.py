@@ -36,7 +36,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(codec, "pack_table", count("tables encoded", codec.pack_table))
     monkeypatch.setattr(codec, "_read_updates", count("tables read", codec._read_updates))
-    monkeypatch.setattr(codec, "unpack_header", count("headers read", codec.unpack_header))
+    monkeypatch.setattr(codec, "read_header", count("headers read", codec.read_header))
     monkeypatch.setattr(codec, "zlib", SimpleNamespace(crc32=count("checksums", zlib.crc32)))
     return counted
 
