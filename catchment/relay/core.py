@@ -160,7 +160,7 @@ class RelayCore:
 
         Facts wait while the link is blocked, and it is known to be free only once it has been measured again.
         """
-        return bool(self._blocked_exits) or any(
+        return self.site.is_waiting(now_us) or any(
             o.is_due(now_us, self.wait_us, self.site.low_mark_us(f)) for f, o in self.origins.items()
         )
 

@@ -260,12 +260,13 @@ class RelayPipeline:
 
     @property
     def _is_full(self) -> bool:
-        """Whether nothing more is taken in for now: the cache is full, or the outboxes of all exits that are used.
+        """Whether nothing more is taken in for now: the cache is full, or no exit that is used has room.
 
-        While one of several is, what leaves by it merges in the cache.
+        While one of several has none, what leaves by it merges in the cache.
         """
-        used = {self.core.site.exit_of(name) for name in self.core.site.fragments} or {CENTER}
-        return self.core.site.full or all(self.exits.named(name).outbox.full for name in used)
+        site = self.core.site
+        used = {site.exit_of(name) for name in site.fragments} or {CENTER}
+        return site.full or all(site.is_blocked(name) or self.exits.named(name).outbox.full for name in used)
 
     def _is_carried(self, carried: Carried) -> bool:
         name = carried.fragment.name

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pandas.util import hash_array
 
 from catchment.aggregates import Aggregate
-from catchment.aggregates.content_bytes import content_bytes
+from catchment.aggregates.content_bytes import content_bytes, content_bytes_by_row
 from catchment.aggregates.partials import combine_fitting, number_groups, one_array
 from catchment.arrays import Ints
 from catchment.errors import SiteError
@@ -92,6 +92,10 @@ class StateLog:
         leaving = self.table.filter(pa.array(mask))
         self.table = self.table.filter(pa.array(~mask)).combine_chunks()
         return self._merge(leaving)
+
+    def merge(self) -> None:
+        """Merge what can be merged."""
+        self.table = self._merge(self.table)
 
     def renumber(self, renumbered: Slots) -> None:
         slots = renumbered[self.slots()]
@@ -184,6 +188,13 @@ class PartialCache:
         keys = self.index.table.take(states[SLOT_COLUMN])
         columns = [*keys.columns, *(states[n] for n in self._state_names)]
         return pa.table(columns, schema=self.fragment.schema).combine_chunks()
+
+    def measure_updates(self) -> Ints:
+        """Return how many bytes the update of each slot has, keys and states."""
+        self.log.merge()
+        states = np.zeros(self.index.rows, dtype=np.int64)
+        np.add.at(states, self.log.slots(), content_bytes_by_row(self.log.table.select(self._state_names)))
+        return content_bytes_by_row(self.index.table) + states
 
     def renumber(self, renumbered: Slots) -> None:
         """Follow the slot table: old slot -> new slot (-1: given up)."""

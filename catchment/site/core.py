@@ -5,16 +5,19 @@ is lost or sent twice; a mark is announced only after everything before it has b
 
 Bound: `CacheLimits`. At the bound, keys that were already sent are forgotten, then the least recently touched partials
 leave early (more traffic, no loss). While the link is blocked nothing can leave: then `full` asks the runner to stop
-reading.
+reading. No more leaves than the outbox has room for (`LinkMeasured.room_bytes`, `catchment.site.room`); what is due and
+had to stay is held, and its link counts as blocked until it is measured again. While slices of a fragment are held its
+mark stays before them, and nothing is stated that would be true only after them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
+from catchment.aggregates.content_bytes import content_bytes
 from catchment.errors import SiteError
 from catchment.progress.events import Ticked
 from catchment.query.fragment import Fragment
@@ -39,9 +42,11 @@ from catchment.site.fragment import RunningFragment, SiteFragment
 from catchment.site.known_files import FilesRead, FolderSeen, KnownFilesState, KnownFolders, StreamTimes
 from catchment.site.policies.base import LinkView
 from catchment.site.reader import ReadingPaused, ReadingResumed
+from catchment.site.room import COUNT_BYTES, LEAST_ROOM, Room
 from catchment.site.stated_progress import ProgressStated, StatedProgress, Statements
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordsQuarantined
 from catchment.storage.codec import stored
+from catchment.timeline import END_OF_TIME_US
 from catchment.wire.messages import MarkFact, Repaired, Shed, Updates
 
 MAX_ENDED = 1_000  # fragments that are gone of which it is remembered by which exit they left
@@ -109,7 +114,7 @@ class SiteCore:
             self._take_in(event, now_us)
         for fragment in self._fragments.values():
             self._links.setdefault(fragment.sink, _UNMEASURED)
-        sent = ((sink, self._leaving(sink, link, now_us)) for sink, link in self._links.items())
+        sent = [(sink, self._leaving(sink, link, now_us)) for sink, link in list(self._links.items())]
         return tuple(Send(tuple(messages), sink) for sink, messages in sent if messages)
 
     def _leaving(self, sink: str, link: LinkMeasured, now_us: int) -> list[SentMessage]:
@@ -263,31 +268,51 @@ class SiteCore:
 
     def _messages(self, sink: str, fragments: Sequence[SiteFragment], now_us: int) -> list[SentMessage]:
         """Return what leaves now by an exit. Marks come last: they are true only after everything before them."""
-        updates: list[Updates] = []
-        for fragment in fragments:
-            if not fragment.is_idle:
-                updates += fragment.release(self._clock_of(fragment), self._link_of(fragment), now_us)
-        updates += self._relieve(fragments)
+        updates = self._release(sink, fragments, now_us)
+        held_us = {f.name: f.gate.held_from_us(self._clock_of(f).low_mark_us) for f in fragments}
+        holding = {name for name, from_us in held_us.items() if from_us < END_OF_TIME_US}
         marks: list[MarkFact] = []
         standings: list[SentMessage] = []
         for fragment in fragments:
-            standings += [*fragment.take_standings(), *fragment.suspension.take_facts(fragment.name)]
-            standings += [*fragment.take_backfilling(), *fragment.take_backfilled()]
+            standings += fragment.take_standings(held_us[fragment.name])
+            standings += [*fragment.suspension.take_facts(fragment.name), *fragment.take_backfilling()]
+            standings += [] if fragment.name in holding else fragment.take_backfilled()
             marks += fragment.take_marks(self._marks_of(fragment))
-        return [*updates, *self._take_shed_facts(sink), *standings, *marks]
+        return [*updates, *self._take_shed_facts(sink, holding), *standings, *marks]
 
-    def _take_shed_facts(self, sink: str) -> list[Shed | Repaired]:
-        """Return what was shed and repaired of the fragments of an exit, also of those that are gone."""
-        sinks = [self.exit_of(fact.fragment) for fact in self._shed_facts]
-        taken = [fact for fact, to in zip(self._shed_facts, sinks, strict=True) if to == sink]
-        self._shed_facts = [fact for fact, to in zip(self._shed_facts, sinks, strict=True) if to != sink]
+    def _release(self, sink: str, fragments: Sequence[SiteFragment], now_us: int) -> list[Updates]:
+        """Return the updates that leave now by an exit, as far as its outbox has room."""
+        link = self._links[sink]
+        busy = [fragment for fragment in fragments if not fragment.is_idle]
+        room = _room_for(link, busy)
+        if room is not None:  # whoever has waited longest goes first, or the same ones would wait again and again
+            busy.sort(key=lambda f: f.gate.untouched_since_us)
+        updates: list[Updates] = []
+        for fragment in busy:
+            updates += fragment.release(self._clock_of(fragment), self._link_of(fragment), now_us, room)
+        updates += self._relieve(fragments, room)
+        if link.room_bytes is not None:
+            self._links[sink] = _link_after(link, updates, is_short=room is not None and room.is_short)
+        return updates
+
+    def _take_shed_facts(self, sink: str, holding: Set[str]) -> list[Shed | Repaired]:
+        """Return what was shed and repaired of the fragments of an exit, also of those that are gone.
+
+        That something was repaired waits while slices of its fragment are held: it may be among them.
+        """
+        taken: list[Shed | Repaired] = []
+        kept: list[Shed | Repaired] = []
+        for fact in self._shed_facts:
+            is_early = isinstance(fact, Repaired) and fact.fragment in holding
+            (kept if is_early or self.exit_of(fact.fragment) != sink else taken).append(fact)
+        self._shed_facts = kept
         return taken
 
     def exit_of(self, name: str) -> str:
         """Return the exit by which a fragment leaves, or left."""
         return self._fragments[name].sink if name in self._fragments else self._ended.get(name, CENTER)
 
-    def _relieve(self, fragments: Sequence[SiteFragment]) -> list[Updates]:
+    def _relieve(self, fragments: Sequence[SiteFragment], room: Room | None) -> list[Updates]:
         """At the bound, forget what was sent, then send what was touched least recently, of these fragments."""
         if not self.full:
             return []
@@ -298,7 +323,7 @@ class SiteCore:
             return []
         updates: list[Updates] = []
         for fragment in fragments:
-            updates += fragment.relieve(ceil(fragment.pending_rows * (1 - _RELIEF_SHARE / fill)))
+            updates += fragment.relieve(ceil(fragment.pending_rows * (1 - _RELIEF_SHARE / fill)), room)
         return updates
 
     def _link_of(self, fragment: SiteFragment) -> LinkView:
@@ -392,6 +417,10 @@ class SiteCore:
         """Return the slices of a fragment with something that waits to be sent or to be reported."""
         return self._find(name).gate.waiting_slices()
 
+    def is_blocked(self, sink: str) -> bool:
+        """Return whether updates wait for room in the outbox of an exit, as far as is known."""
+        return self._links.get(sink, _UNMEASURED).blocked
+
     def is_paused(self, stream: str) -> bool:
         """Return whether the reader of a stream stands still."""
         return stream in self._paused
@@ -472,6 +501,30 @@ class SiteCore:
         for fragment in self._fragments.values():
             link = self._links.get(fragment.sink, _UNMEASURED)
             fragment.validate(self._clock_of(fragment).low_mark_us, link.blocked)
+
+
+def _room_for(link: LinkMeasured, fragments: Sequence[SiteFragment]) -> Room | None:
+    """Return the room for what these fragments hold; None if all of it fits."""
+    if link.room_bytes is None:
+        return None
+    room_bytes = link.room_bytes - link.frame_bytes
+    held_bytes = sum(f.cache.nbytes + COUNT_BYTES * len(f.gate.open_slices) for f in fragments)
+    if held_bytes <= room_bytes:
+        return None
+    if link.queued_bytes == 0:
+        return Room(room_bytes, is_of_empty=True)
+    return Room(room_bytes if link.room_bytes >= link.queued_bytes * LEAST_ROOM else 0)
+
+
+def _link_after(link: LinkMeasured, updates: Sequence[Updates], is_short: bool) -> LinkMeasured:
+    """Return a link as it is after these updates, until it is measured again."""
+    if not updates:
+        return replace(link, blocked=is_short)
+    rows_bytes = sum(content_bytes(u.table) + COUNT_BYTES * len(u.records) for u in updates)
+    added_bytes = ceil(link.frame_bytes + rows_bytes)
+    left_bytes = max((link.room_bytes or 0) - added_bytes, 0)
+    queued_bytes = link.queued_bytes + added_bytes
+    return replace(link, queued_bytes=queued_bytes, room_bytes=left_bytes, blocked=is_short or left_bytes == 0)
 
 
 def _begins(fragments: Sequence[SiteFragment]) -> list[SentMessage]:

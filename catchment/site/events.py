@@ -122,7 +122,7 @@ class Observed:
     table: pa.Table = field(repr=False)
 
 
-@stored(version=2, migrations={1: dict})  # version 2 has sink
+@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has sink, version 3 room_bytes
 @dataclass(frozen=True, slots=True)
 class LinkMeasured:
     """The outbox of an exit as its sender sees it; of that towards the center, if `sink` names no other."""
@@ -133,6 +133,7 @@ class LinkMeasured:
     wire_ratio: float = 1.0  # wire bytes per Arrow byte of the rows that were sent lately
     frame_bytes: float = 0.0  # wire bytes around the rows of a segment, however many they are
     sink: str = ""
+    room_bytes: int | None = None  # what the outbox takes until it is at its bound; None: however much there is
 
     def __post_init__(self) -> None:
         if self.queued_bytes < 0 or (self.goodput_bytes_per_s is not None and self.goodput_bytes_per_s < 0):
@@ -141,6 +142,8 @@ class LinkMeasured:
             raise SiteError(f"the wire ratio {self.wire_ratio} is not a positive number")
         if not 0 <= self.frame_bytes < float("inf"):
             raise SiteError(f"a frame cannot have {self.frame_bytes} bytes")
+        if self.room_bytes is not None and self.room_bytes < 0:
+            raise SiteError(f"an outbox cannot have room for {self.room_bytes} bytes")
 
 
 Event = (

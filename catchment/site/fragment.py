@@ -26,6 +26,7 @@ from catchment.site.event_clock import EventClock
 from catchment.site.events import Absorbed, FragmentAdded
 from catchment.site.policies.base import LinkView, Policy
 from catchment.site.release import Release, ReleaseGate
+from catchment.site.room import Fits, Room
 from catchment.site.slack import QuerySlack, SlackPlan
 from catchment.site.slot_table import Slots
 from catchment.site.suspension import BatchSkipped, FragmentResumed, Suspension
@@ -225,27 +226,30 @@ class SiteFragment:
         wanted = tuple(r for r in event.records if self.from_us <= r[0] < self.until_us)
         self.suspension.skip(replace(event, records=wanted))
 
-    def release(self, clock: EventClock, link: LinkView, now_us: int) -> list[Updates]:
-        """Return the updates that leave now."""
-        updates = self._take_updates(self.gate.release(clock, link, now_us))
+    def release(self, clock: EventClock, link: LinkView, now_us: int, room: Room | None = None) -> list[Updates]:
+        """Return the updates that leave now; without a room all that may leave fits."""
+        updates = self._take_updates(self.gate.release(clock, link, now_us, self._fits(room)))
         renumbered = self.gate.sweep()
         if renumbered is not None:
             self.cache.renumber(renumbered)
         return updates
 
-    def relieve(self, rows: int) -> list[Updates]:
+    def relieve(self, rows: int, room: Room | None = None) -> list[Updates]:
         """Return the updates of the least recently touched partials: the cache is at its bound."""
-        updates = self._take_updates(self.gate.relieve(rows))
+        updates = self._take_updates(self.gate.relieve(rows, self._fits(room)))
         self.forget_sent()
         return updates
+
+    def _fits(self, room: Room | None) -> Fits:
+        return len if room is None else room.for_updates(self.cache.measure_updates())
 
     def forget_sent(self) -> None:
         """Give up the keys that were sent: the cache is at its bound."""
         self.cache.renumber(self.gate.forget_sent())
 
-    def take_standings(self) -> list[Standing]:
-        """Return what the center has not been told of the contracts yet."""
-        return [standing for slack in self.slacks for standing in slack.take_standings(self.name)]
+    def take_standings(self, held_from_us: int) -> list[Standing]:
+        """Return what the center has not been told of the contracts yet, and may be while slices are held."""
+        return [standing for slack in self.slacks for standing in slack.take_standings(self.name, held_from_us)]
 
     def take_backfilling(self) -> list[BackfillFact]:
         """Return that its past is yet to come, if that has not been stated."""

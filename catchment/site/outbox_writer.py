@@ -62,4 +62,5 @@ class OutboxWriter:
             self._sizes.ratio,
             self._sizes.frame_bytes,
             self._sink,
+            self._outbox.room_bytes,
         )

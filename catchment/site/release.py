@@ -2,7 +2,7 @@
 
 It owns the slot table, asks the policy, and keeps the rules that no policy can break:
 - a slice whose end the low mark has passed is due: everything pending for it leaves (late, if its end had already been
-  announced);
+  announced), the earliest slices first; what an outbox has no room for is held until the next release;
 - the mark it announces never passes the start of a slice that still has something pending, and never regresses;
 - every raw record is reported with exactly one release.
 
@@ -32,9 +32,10 @@ from catchment.site.policies.base import (
     SliceView,
 )
 from catchment.site.policies.key_rates import KeyRates
+from catchment.site.room import Fits
 from catchment.site.slot_table import Instants, Slots, SlotTable
 from catchment.storage.codec import stored
-from catchment.timeline import START_OF_TIME_US, Slicing
+from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, Slicing
 
 stored()(Slicing)  # a gate holds one; the time line itself knows nothing of storage
 
@@ -115,26 +116,29 @@ class ReleaseGate:
             if count:
                 self._open(start, clock).unreported += count
 
-    def release(self, clock: EventClock, link: LinkView, now_us: int) -> list[Release]:
-        """Release everything that leaves now: late and due slots, then what the policy proposes."""
+    def release(self, clock: EventClock, link: LinkView, now_us: int, fits: Fits = len) -> list[Release]:
+        """Release everything that leaves now: late and due slots, and what the policy proposes, as far as it fits."""
         releases: list[Release] = []
         for open_slice, pending in list(self._pending_by_slice()):
             if open_slice.end_us <= clock.low_mark_us:
                 late = open_slice.end_us <= self.announced_us
-                releases += self._release(open_slice, pending, LATE if late else DUE, late)
-                self._close(open_slice, clock, link, now_us)
+                releases += self._release(open_slice, pending[: fits(pending)], LATE if late else DUE, late)
+                if open_slice.empty:
+                    self._close(open_slice, clock, link, now_us)
             elif len(pending):
-                releases += self._ask(open_slice, pending, self._moment(open_slice, clock, link, now_us))
+                releases += self._ask(open_slice, pending, self._moment(open_slice, clock, link, now_us), fits)
         return releases
 
-    def relieve(self, rows: int) -> list[Release]:
-        """Release the least recently touched pending slots: the cache is at its bound."""
+    def relieve(self, rows: int, fits: Fits = len) -> list[Release]:
+        """Release the least recently touched pending slots, as far as they fit: the cache is at its bound."""
         pending = self.slot_table.pending_slots()
         oldest = np.sort(pending[np.argsort(self.slot_table.last_us[pending], kind="stable")[:rows]])
         releases: list[Release] = []
         for start, members in _groups(self.slot_table.slice_us[oldest]):
             open_slice = self.open_slices[start]
-            releases += self._release(open_slice, oldest[members], RELIEF, open_slice.end_us <= self.announced_us)
+            leaving = oldest[members]
+            leaving = leaving[: fits(leaving)]
+            releases += self._release(open_slice, leaving, RELIEF, open_slice.end_us <= self.announced_us)
         return releases
 
     def mark(self, low_mark_us: int) -> int:
@@ -145,6 +149,17 @@ class ReleaseGate:
     def waiting_slices(self) -> frozenset[int]:
         """Return the slices with something that waits to be sent or to be reported."""
         return frozenset(start for start, s in self.open_slices.items() if not s.empty)
+
+    def held_from_us(self, low_mark_us: int) -> int:
+        """Return the first slice that is due and waits for room; the end of time, if none does."""
+        held = (s.start_us for s in self.open_slices.values() if s.end_us <= low_mark_us and not s.empty)
+        return min(held, default=END_OF_TIME_US)
+
+    @property
+    def untouched_since_us(self) -> int:
+        """When the pending slot that was touched least recently was; the end of time, if none is pending."""
+        touched_us = self.slot_table.last_us[self.slot_table.pending]
+        return int(touched_us.min()) if len(touched_us) else END_OF_TIME_US
 
     def sweep(self) -> Slots | None:
         """Give up the slots of closed slices once they are the greater part.
@@ -193,11 +208,12 @@ class ReleaseGate:
         for start in sorted(self.open_slices):
             yield self.open_slices[start], pending[members[start]] if start in members else NO_SLOTS
 
-    def _ask(self, open_slice: OpenSlice, pending: Slots, moment: Moment) -> list[Release]:
-        """Release what the policy proposes, as far as it may leave."""
+    def _ask(self, open_slice: OpenSlice, pending: Slots, moment: Moment, fits: Fits) -> list[Release]:
+        """Release what the policy proposes, as far as it may leave and fits."""
         view = self._view(open_slice, pending)
         proposal = self.policy_state.propose(view, moment)
         allowed = self._check(proposal, view)
+        allowed = allowed[: fits(allowed)]
         if not len(allowed):
             return []
         return self._release(open_slice, allowed, proposal.reason, False, proposal.detail)

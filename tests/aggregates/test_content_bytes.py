@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
+from math import ceil
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catchment.aggregates.content_bytes import content_bytes
+from catchment.aggregates.content_bytes import content_bytes, content_bytes_by_row
 from catchment.storage.codec import decode, encode
 
 WHOLE = st.integers(-(2**31), 2**31 - 1)
@@ -26,6 +27,8 @@ COLUMNS: list[tuple[pa.DataType, st.SearchStrategy[object]]] = [
     (pa.string(), st.text(max_size=5)),
     (pa.binary(), st.binary(max_size=5)),
     (pa.list_(pa.string()), st.lists(st.text(max_size=3), max_size=3)),
+    (pa.list_(pa.int64(), 2), st.lists(WHOLE, min_size=2, max_size=2)),
+    (pa.list_(pa.string(), 2), st.lists(st.text(max_size=3), min_size=2, max_size=2)),
     (pa.struct([("a", pa.int32()), ("b", pa.string())]), st.fixed_dictionaries({"a": WHOLE, "b": st.text(max_size=3)})),
     (
         pa.map_(pa.string(), pa.int64()),
@@ -52,6 +55,9 @@ def test_equal_tables_have_equal_sizes(of: pa.DataType, value: st.SearchStrategy
     values = data.draw(st.lists(st.none() | value, max_size=12))
     forms = other_forms(values, of, data.draw(st.integers(0, len(values))))
     assert len({content_bytes(table) for table in forms.values()}) == 1, {n: content_bytes(t) for n, t in forms.items()}
+    by_row = [max(content_bytes(pa.table({"x": [v] * 8}, pa.schema([("x", of)]))), 0) / 8 for v in values]
+    for table in forms.values():
+        assert content_bytes_by_row(table).tolist() == [ceil(size) for size in by_row]
 
 
 def test_arrow_counts_more_where_the_same_values_lie_otherwise() -> None:

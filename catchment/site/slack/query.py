@@ -30,7 +30,7 @@ from catchment.site.slack.rules.base import BUDGET, COVERED, IDLE, LIMIT, CloseD
 from catchment.site.slack.task import SlackTask
 from catchment.site.stated_progress import Statements
 from catchment.storage.codec import stored
-from catchment.timeline import START_OF_TIME_US, WindowSpec
+from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US, WindowSpec
 from catchment.wire.messages import Closing, Standing
 
 MAX_SOURCES = 10_000
@@ -157,13 +157,17 @@ class QuerySlack:
         """Return whether the mere passing of time would close a window."""
         return any(c.is_due(now_us) for c in self.controllers)
 
-    def take_standings(self, fragment: str) -> list[Standing]:
-        """Return what the center has not been told yet, and take it as told."""
-        if not self.queued and self.settled_until_us <= self.stated_us:
+    def take_standings(self, fragment: str, held_from_us: int = END_OF_TIME_US) -> list[Standing]:
+        """Return what the center has not been told yet, and take it as told.
+
+        No window is called complete that ends behind the start of a slice which still waits to be sent.
+        """
+        complete_us = min(self.settled_until_us, max(held_from_us, self.stated_us))
+        if not self.queued and complete_us <= self.stated_us:
             return []
         closings = list(self.queued)
         self.queued.clear()
-        self.stated_us = self.settled_until_us
+        self.stated_us = complete_us
         pieces = [closings[i : i + MAX_PER_MESSAGE] for i in range(0, max(len(closings), 1), MAX_PER_MESSAGE)]
         return [Standing(fragment, self.plan.query, self.stated_us, tuple(piece)) for piece in pieces]
 

@@ -234,7 +234,7 @@ class SimulatedSite:
         self._read_past()
         measured = self.exits.measure()
         is_blocked = any(link.blocked for link in measured)
-        self.around.counts.blocked_ticks += is_blocked
+        self.around.counts.blocked_ticks += is_blocked or any(self.core.is_blocked(e.name) for e in self.exits)
         if self.core.pending_rows or is_blocked or self.core.is_waiting(self.around.clock.now_us()):
             self.host.submit("tick", [*measured, Ticked()])
         self.core.validate()

@@ -6,7 +6,8 @@ start removes.
 
 At its bound (`full`), which is one of bytes and of files, nothing is dropped and nothing is refused: the site core is
 expected to hold its updates in the cache, where updates of the same slice and key merge, until segments are
-acknowledged. So the bound may be exceeded by what one commit sends.
+acknowledged, and below the bound to send no more updates than there is room for (`room_bytes`). So the bound may be
+exceeded by facts, and by one update that is larger than all of it.
 
 Every number has one version of frames (`versions.py`), in which its segment is stored again if its file is damaged:
 both ends compare checksums, so what has the same content must have the same bytes.
@@ -249,6 +250,11 @@ class Outbox:
     def full(self) -> bool:
         """Whether updates should wait in the cache."""
         return self.size_bytes >= self.max_bytes or len(self._numbers) >= self.max_segments
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes it takes until it is at its bound."""
+        return max(self.max_bytes - self.size_bytes, 0)
 
     @property
     def is_empty(self) -> bool:
