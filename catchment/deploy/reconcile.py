@@ -56,7 +56,7 @@ def site_changes(
         if plan.until_us is not None and (running is None or running.until_us > plan.until_us):
             yield FragmentBounded(name, plan.until_us)
     for name in (n for n, plan in wanted.items() if n not in here and plan.begun):
-        yield from (FragmentBounded(old, begins.find_us(name)) for old in wanted[name].ends if old in wanted)
+        yield from (FragmentBounded(old, begins.find_us(name), name) for old in wanted[name].ends if old in wanted)
 
 
 @dataclass(frozen=True)

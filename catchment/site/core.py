@@ -131,9 +131,11 @@ class SiteCore:
                 self._follow_marks(fragment, now_us)
             case FragmentDropped(name=name):
                 self._drop(name)
-            case FragmentBounded(name=name, until_us=until_us):
+            case FragmentBounded(name=name, until_us=until_us, heir=heir):
                 fragment = self._find(name)
                 fragment.until_us = min(fragment.until_us, until_us)  # what was not taken before is another's
+                if heir:
+                    fragment.hand_over(self._find(heir), self._clock_of(self._find(heir)), now_us)
             case Absorbed(fragment=name):
                 fragment = self._find(name)
                 fragment.absorb(event, self._clock_of(fragment), now_us)

@@ -69,13 +69,18 @@ class FragmentDropped:
     name: str
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has heir
 @dataclass(frozen=True, slots=True)
 class FragmentBounded:
-    """Nobody wants slices of this fragment that start at this instant or after; those before it go on."""
+    """Nobody wants slices of this fragment that start at this instant or after; those before it go on.
+
+    The `heir`, if there is one, has them from now on. What waits of them here is of records ahead of the wall clock: it
+    goes to the heir, where that computes the same.
+    """
 
     name: str
     until_us: int
+    heir: str = ""
 
 
 @stored()

@@ -199,6 +199,19 @@ class SiteFragment:
         self.backfill.advance(event)
         self._take_in(Absorbed(self.name, event.partials, event.records), clock, now_us)
 
+    def hand_over(self, heir: SiteFragment, clock: EventClock, now_us: int) -> None:
+        """Give the heir what waits of slices that are not wanted here any more, if it computes the same.
+
+        There is such only of records that were ahead of the wall clock, so rows are few.
+        """
+        if replace(self.fragment, name=heir.name) != heir.fragment:
+            return
+        slots, records = self.gate.give_up_from(self.until_us)
+        rows = self.cache.take(slots)
+        for row in range(rows.num_rows):  # one by one: a key may have several, where a sum would not fit
+            heir._take_in(Absorbed(heir.name, rows.slice(row, 1)), clock, now_us)
+        heir.gate.note_records(records, clock)
+
     def _take_in(self, event: Absorbed, clock: EventClock, now_us: int) -> None:
         event = _drop_unwanted(event, self.from_us, self.until_us)
         if event.partials.num_rows:

@@ -141,6 +141,14 @@ class ReleaseGate:
             releases += self._release(open_slice, leaving, RELIEF, open_slice.end_us <= self.announced_us)
         return releases
 
+    def give_up_from(self, from_us: int) -> tuple[Slots, list[tuple[int, int]]]:
+        """Give up slices that start at an instant or after; return their pending slots, and raw records by slice."""
+        pending = self.slot_table.pending_slots()
+        given = pending[self.slot_table.slice_us[pending] >= from_us]
+        self.slot_table.mark_sent(given)
+        slices = [self.open_slices.pop(start) for start in sorted(self.open_slices) if start >= from_us]
+        return given, [(s.start_us, s.unreported) for s in slices]
+
     def mark(self, low_mark_us: int) -> int:
         """Return the mark that may be announced now."""
         waiting = (s.start_us for s in self.open_slices.values() if not s.empty)

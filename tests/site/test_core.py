@@ -22,9 +22,11 @@ from catchment.site.events import (
     Absorbed,
     Event,
     FragmentAdded,
+    FragmentBounded,
     FragmentDropped,
     LinkMeasured,
     LowMarkRaised,
+    Send,
 )
 from catchment.site.policies.base import Moment, Proposal, SliceView
 from catchment.site.policies.registry import policy_by_name, policy_names
@@ -146,6 +148,32 @@ def test_a_dropped_fragment_is_forgotten_with_what_was_pending() -> None:
     assert core.handle(LowMarkRaised("s", END_OF_TIME_US), 3) == ()
     with pytest.raises(SiteError, match="no fragment 'f'"):
         core.handle(absorbed(F, [(1, "a", 1)]), 4)
+
+
+def test_what_waits_of_records_ahead_of_the_clock_goes_to_the_fragment_that_takes_over() -> None:
+    core, far = started(), Received(F)
+    heir = fragment("heir")
+    records = [(1, "a", 1), (2, "b", 2), (7000, "a", 3), (7001, "b", 4), (7011, "b", 5)]
+    core.handle(absorbed(F, records), 1)
+    core.handle_all(
+        [FragmentAdded(heir, policy_by_name("batching"), begin_us=10, from_us=10), FragmentBounded("f", 10, "heir")], 2
+    )
+    core.validate()
+    sent = messages_of(core.handle(LowMarkRaised("s", END_OF_TIME_US), 3), Updates)
+    assert {name: sum(m.rows for m in sent if m.fragment == name) for name in ("f", "heir")} == {"f": 2, "heir": 3}
+    assert sum((m.records for m in sent if m.fragment == "heir"), ()) == ((7000, 2), (7010, 1))
+    far.take([Send(tuple(m for m in sent))])
+    assert dict(far.totals) == recomputed(F, records)
+
+
+def test_a_fragment_that_computes_something_else_does_not_get_what_waits() -> None:
+    core = started()
+    other = fragment("heir", windows=(WindowSpec.tumbling(2 * WINDOW_US),))
+    core.handle(absorbed(F, [(7000, "a", 3)]), 1)
+    added = FragmentAdded(other, policy_by_name("batching"), begin_us=20, from_us=20)
+    core.handle_all([added, FragmentBounded("f", 20, "heir")], 2)
+    (update,) = messages_of(core.handle(LowMarkRaised("s", END_OF_TIME_US), 3), Updates)
+    assert update.fragment == "f"
 
 
 def test_partials_that_are_not_grouped_are_refused() -> None:
