@@ -135,8 +135,7 @@ def _check_start(plan: QueryPlan, catalog: Catalog) -> None:
     where = catalog.views[plan.view].where
     for side in plan.sides:
         stream = catalog.streams[side.fragment.stream]
-        keeps_history = catalog.project.defaults.history if stream.history is None else stream.history
-        if not keeps_history:
+        if not catalog.project.defaults.keeps_history(stream.history):
             raise QueryError(
                 f"view {plan.view!r} is to begin in the past, but the stream {stream.name!r} keeps no history",
                 where=where,

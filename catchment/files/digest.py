@@ -4,11 +4,14 @@ Up to `WHOLE_BYTES` every byte counts. Of more, the first and last `END_BYTES` d
 between them, evenly spread; so a digest costs the same for every large file, a millisecond or so. Two files of equal
 length with equal samples that differ elsewhere would be taken for one. In Parquet the end has the statistics and places
 of every column; in text, records that differ make the length differ, or shift what follows.
+
+Where history is a reference to files, nothing else has their records: there every byte counts (`content_of`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +35,20 @@ def digest_of(path: Path, length: int) -> bytes | None:
     except FileNotFoundError:
         return None
     return sha.digest()
+
+
+def content_of(path: Path, length: int) -> bytes | None:
+    """Return a digest of every byte of a file of `length` bytes; None if it is longer, shorter or gone.
+
+    It tells files that were changed, not forgeries, and takes a third of the time of a digest that would.
+    """
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != length:
+                return None
+            return hashlib.file_digest(file, lambda: hashlib.sha1(usedforsecurity=False)).digest()
+    except FileNotFoundError:
+        return None
 
 
 def _blocks(length: int) -> Iterator[tuple[int, int]]:

@@ -20,6 +20,8 @@ from catchment.units import (
 
 _SITE_NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,62}"
 _FLAGS = {"on": True, "true": True, "off": False, "false": False}
+COPY = "copy"
+REFERENCE = "reference"
 
 
 def _text(value: Any) -> str:
@@ -39,6 +41,17 @@ def flag() -> OptionKind:
         return _FLAGS[value.lower()]
 
     return OptionKind("on or off (true or false)", read)
+
+
+def history() -> OptionKind:
+    """Return the kind of option that says how raw records are kept: True for a copy of them, `REFERENCE`, or False."""
+
+    def read(value: Any) -> bool | str:
+        if isinstance(value, str) and value.lower() in (COPY, REFERENCE):
+            return REFERENCE if value.lower() == REFERENCE else True
+        return bool(flag().read(value))
+
+    return OptionKind(f"'{COPY}' (true), '{REFERENCE}', or false", read)
 
 
 def _number(low: float, high: float, whole: bool, open_low: bool, value: Any) -> float:

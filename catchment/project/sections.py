@@ -282,6 +282,14 @@ class Defaults:
         kinds.flag(), True, doc="move sites to other routes when links as measured make that twice as fast"
     )
 
+    def keeps_history(self, declared: bool | str | None) -> bool:
+        """Return whether the records of a stream can be read again, by what it declares: from a copy, or its files."""
+        return bool(self.history if declared is None else declared)
+
+    def copies_history(self, declared: bool | str | None) -> bool:
+        """Return whether the records of a stream are copied, so that they can be read again."""
+        return self.keeps_history(declared) and declared != kinds.REFERENCE
+
     def resolve_jump_us(self, declared_us: int | None) -> int:
         """Return `max_jump` of a stream: what it declares, else what holds for all, else the repair horizon.
 

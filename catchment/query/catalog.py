@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from catchment.errors import QueryError
 from catchment.functions.project_functions import ProjectFunctions, load_functions
 from catchment.project.config import Project
+from catchment.project.option_kinds import REFERENCE
 from catchment.project.options import did_you_mean
 from catchment.project.routes import Routes
 from catchment.query.feed_matches import Relations, has_table, matches_of, table_of
@@ -203,6 +204,7 @@ class Catalog:
                     hint=did_you_mean(site, self.project.sites),
                 )
             self._check_link(stream, site)
+            self._check_reference(stream, site)
         self._check_path(located, located.sites)
         return located
 
@@ -213,6 +215,16 @@ class Catalog:
                 f"stream {stream.name!r} is born at {site!r}, which has no link to the center {center!r}",
                 where=stream.where,
                 hint=f'add to catchment.toml [[links]] from = "{site}", to = "{center}", or links through other sites',
+            )
+
+    def _check_reference(self, stream: Stream, site: str) -> None:
+        """Refuse a history of references where records are evaluated elsewhere than their files are."""
+        if stream.history == REFERENCE and self.project.is_light(site):
+            raise QueryError(
+                f"stream {stream.name!r} asks for history = 'reference', but {site!r} sends its records elsewhere, and "
+                f"the files that arrive there are removed when they were read",
+                where=stream.where,
+                hint="leave history out: then it is a copy, where the records are evaluated",
             )
 
     def _check_path(self, stream: Stream, sites: tuple[str, ...]) -> None:

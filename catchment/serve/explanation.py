@@ -26,6 +26,7 @@ from catchment.optimizer.sharing.link_traffic import (
     traffic_of_sinks,
 )
 from catchment.optimizer.sharing.statistics import Statistics, fill_with_guesses, load_statistics
+from catchment.project.option_kinds import COPY, REFERENCE
 from catchment.project.routes import Routes
 from catchment.project.ways import Ways
 from catchment.query.explain import explain_data
@@ -87,7 +88,10 @@ def _evaluations(deployment: Deployment) -> dict[str, str]:
 
 
 def explain_rates(deployment: Deployment, known: Statistics, *, analyze: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield the rows per second of each stream, and how they are known; with `analyze`, before anything ran."""
+    """Yield the rows per second of each stream, how they are known, and how its records are kept.
+
+    With `analyze`, the rates are those from before anything ran.
+    """
     declared = load_statistics(deployment.project, deployment.catalog).streams
     measured = {s for told in site_statistics(deployment).values() for s, r in told["rows_per_s"].items() if r}
     for name in sorted({side.fragment.stream for side in deployment.sides}):
@@ -97,7 +101,21 @@ def explain_rates(deployment: Deployment, known: Statistics, *, analyze: bool = 
             origin = "that of its generator" if is_made else "declared in statistics.toml"
         if name in measured and not analyze:
             origin = "measured"
-        yield {"stream": name, "rows_per_s": dict(known.of(name).rows_per_s), "origin": origin}
+        yield {
+            "stream": name,
+            "rows_per_s": dict(known.of(name).rows_per_s),
+            "origin": origin,
+            "history": _history_of(deployment, name),
+        }
+
+
+def _history_of(deployment: Deployment, stream: str) -> str | None:
+    """Return how the records of a stream are kept: as a copy, or by a reference to its files; None if they are not."""
+    declared = deployment.catalog.streams[stream].history
+    defaults = deployment.project.defaults
+    if defaults.copies_history(declared):
+        return COPY
+    return REFERENCE if defaults.keeps_history(declared) else None
 
 
 def _site(deployment: Deployment, site: str, known: Statistics, evaluated: Mapping[str, str]) -> dict[str, Any]:

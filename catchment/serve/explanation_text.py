@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from catchment.project.option_kinds import REFERENCE
 from catchment.units import format_bandwidth, format_duration, format_estimated_bandwidth
 
 WIDTH = 100  # of a line
@@ -197,6 +198,8 @@ def rate_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         each = sorted({round(rows) for rows in known["rows_per_s"].values()})
         told = f"{each[0]:,}" if len(each) == 1 else f"{each[0]:,} to {each[-1]:,}" if each else "no"
         yield f"{known['stream']}: {told} rows/s per site of event time, {known['origin']}"
+        if known.get("history") == REFERENCE:
+            yield "  history refers to its files, which must stay as they are"
         measured = [rows for rows in known.get("measured_rows_per_s", {}).values() if rows is not None]
         if measured:
             yield f"  measured: {min(measured):,.0f} to {max(measured):,.0f} rows/s per site"

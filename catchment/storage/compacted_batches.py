@@ -39,6 +39,7 @@ from catchment.storage.files import (
     write_durably,
     write_record,
 )
+from catchment.storage.referenced_batches import REFERENCE, read_reference
 
 PREFIX = "batch="
 RUN_PREFIX = "batches="
@@ -108,10 +109,11 @@ def run_bytes(run: Path) -> int:
 
 
 def times_of_run(run: Path) -> FileTimes | None:
-    """Return which event times a run holds, by its manifest; None for the folder of a single batch."""
+    """Return which event times a run holds, by its manifest, or a batch that is a reference; None for a copy of one."""
     found = read_run(run)
     if found is None:
-        return None
+        reference = read_reference(run)
+        return None if reference is None else reference.times
     rows = sum(times.rows for times in found.batches.values())
     return FileTimes(rows, hull(times.span for times in found.batches.values()))
 
@@ -175,7 +177,8 @@ def _run_paths(folder: Path) -> Iterator[tuple[int, int, Path]]:
 class BatchCompactor:
     """Compacts the batches of one folder, a run per call at most.
 
-    `event_time` is the column by which records belong to hours; batches that are `owed` to a repair are left alone.
+    `event_time` is the column by which records belong to hours; batches that are `owed` to a repair are left alone, and
+    so are those that are references, and those that cannot be read.
     """
 
     folder: Path
@@ -185,7 +188,7 @@ class BatchCompactor:
     written_runs: int = field(default=0, init=False)
     written_bytes: int = field(default=0, init=False)
     failure: str | None = field(default=None, init=False)
-    _unreadable: set[int] = field(default_factory=set, init=False)
+    _left_alone: set[int] = field(default_factory=set, init=False)
 
     def compact_next(self) -> bool:
         """Remove what runs have replaced, or write one run if enough has settled; return whether anything was done."""
@@ -248,7 +251,9 @@ class BatchCompactor:
         size_bytes = 0
         plain = self._plain()
         for number in plain[: max(len(plain) - KEEP_NEWEST, 0)]:
-            if number in owed or number in self._unreadable:
+            if number not in self._left_alone and (self.folder / f"{PREFIX}{number}" / REFERENCE).exists():
+                self._left_alone.add(number)
+            if number in owed or number in self._left_alone:
                 chosen, size_bytes = [], 0
                 continue
             described = _describe(self.folder / f"{PREFIX}{number}") or []
@@ -277,7 +282,7 @@ class BatchCompactor:
                 times = _times_us(table, self.event_time) if table.num_rows else None
             except (pa.ArrowException, ValueError, KeyError, OSError) as damage:
                 self.failure = f"batch {number} is left as it is: {damage}"
-                self._unreadable.add(number)  # who reads it finds out by itself
+                self._left_alone.add(number)  # who reads it finds out by itself
                 return
             if described is None:
                 return  # it was removed meanwhile

@@ -1,7 +1,8 @@
 """Which fragments of a stream are evaluated in the pass over its records, and why the others are left to Spark SQL.
 
 A pass pays even where it evaluates nothing: it writes history and parses text several times faster than Spark does, and
-Spark SQL then evaluates what the pass has written. Only Parquet files without history are read by Spark at once.
+Spark SQL then evaluates what the pass has written. Only Parquet files of which history has no copy are read by Spark at
+once.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class ScanChoice:
 
     @property
     def hands_over(self) -> bool:
-        """Whether the pass writes its records for Spark SQL where there is no history: text is parsed only once."""
+        """Whether the pass writes its records for Spark SQL where history has no copy: text is parsed only once."""
         return self.leaves_records and (self.scan.lines is not None or self.scan.topic is not None)
 
 
@@ -136,7 +137,7 @@ def why_native(stream: Stream, project: Project) -> str | None:
     for column in stream.schema:
         if column.name in parsed and not is_readable(column.type):
             return f"the column {column.name} is {type_name(column.type)}, which Spark parses in {connector.format}"
-        if _keeps_history(stream, project) and not is_plain(column.type):
+        if project.defaults.copies_history(stream.history) and not is_plain(column.type):
             return f"the column {column.name} is {type_name(column.type)}"
     try:
         HeardSources.of(stream)
@@ -184,7 +185,7 @@ def choose_scanned(
 def _is_read_faster(stream: Stream, project: Project) -> bool:
     """Return whether a pass that evaluates nothing saves time: Spark would parse text, or write history."""
     is_parquet = isinstance(stream.connector, FilesConnector) and stream.connector.format == "parquet"
-    return not is_parquet or _keeps_history(stream, project)
+    return not is_parquet or project.defaults.copies_history(stream.history)
 
 
 def _lines_of(stream: Stream, header: Sequence[str]) -> JsonLineParser | CsvLineParser | None:
@@ -244,7 +245,3 @@ def _parsed_columns(stream: Stream) -> pa.Schema:
     """Return the columns that are parsed from texts, where records are texts."""
     kafka = stream.connector
     return value_columns(stream, kafka) if isinstance(kafka, KafkaConnector) else stream.schema
-
-
-def _keeps_history(stream: Stream, project: Project) -> bool:
-    return project.defaults.history if stream.history is None else stream.history

@@ -52,11 +52,14 @@ def past_of(folder: Path, site: str) -> tuple[int, int]:
 @pytest.mark.soak
 @pytest.mark.e2e
 @pytest.mark.spark
+@pytest.mark.parametrize("history", ["'copy'", "'reference'"])
 def test_a_view_that_begins_in_the_past_and_is_killed_there_equals_one_that_was_always_there(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, history: str
 ) -> None:
     by_site = {site: make_records(RECORDS, seed) for seed, site in enumerate(SITES)}
-    folder = write_project(tmp_path / "p", SITES, {site: [] for site in SITES}, queries=TWO_VIEWS)
+    connector = f"connector = 'files', path = 'data/{{site}}', history = {history}"
+    lines: dict[str, list[str]] = {site: [] for site in SITES}
+    folder = write_project(tmp_path / "p", SITES, lines, queries=TWO_VIEWS, connector=connector)
     state = folder / "state"
     declared = (folder / "catchment.toml").read_text()
     (folder / "catchment.toml").write_text(declared.replace('bandwidth = "20 MB/s"\n', SLOW))

@@ -87,6 +87,52 @@ def test_a_stream_at_a_site_without_a_link_to_the_center_is_refused() -> None:
     assert 'from = "eu"' in (caught.value.hint or "")
 
 
+@pytest.mark.parametrize(
+    ("written", "meant", "shown"),
+    [
+        ("'reference'", "reference", "history = 'reference'"),
+        ("REFERENCE", "reference", "history = 'reference'"),
+        ("'copy'", True, "history = true"),
+        ("true", True, "history = true"),
+        ("off", False, "history = false"),
+    ],
+)
+def test_history_is_a_copy_a_reference_or_none(written: str, meant: bool | str, shown: str) -> None:
+    options = f"event_time = 'ts', path = '{{site}}', format = 'csv', history = {written}"
+    stream = make_catalog(f"CREATE STREAM s (ts TIMESTAMP) WITH ({options})").streams["s"]
+    assert stream.history == meant
+    assert shown in stream.to_sql()
+    assert make_catalog(stream.to_sql()).streams["s"] == stream
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("connector = 'generator'", "what the generator source gives cannot be read a second time"),
+        ("connector = 'replay', path = '{site}'", "what the replay source gives cannot be read a second time"),
+        ("connector = 'http'", "what the http source gives cannot be read a second time"),
+        ("connector = 'mqtt', broker = 'b', topic = '{site}'", "what the mqtt source gives cannot be read"),
+        ("connector = 'python', reader = 'm:C', argument = '{site}'", "what the python source gives cannot be read"),
+        ("connector = 'kafka', brokers = 'b', topic = '{site}'", "a broker removes records by the rules of its topic"),
+        ("path = '{site}', growing = true", "its files grow"),
+        ("path = 's3://lake/{site}'", "it reads objects of a store"),
+        ("path = '{site}', shed = true", "it may be shed"),
+    ],
+)
+def test_history_is_no_reference_to_what_cannot_be_read_again(options: str, why: str) -> None:
+    with pytest.raises(QueryError, match=f"asks for history = 'reference', but {why}") as caught:
+        make_catalog(f"CREATE STREAM s (ts TIMESTAMP) WITH (event_time = 'ts', history = 'reference', {options})")
+    assert "leave history out: then it is a copy" in (caught.value.hint or "")
+
+
+def test_history_is_no_reference_where_records_are_evaluated_elsewhere() -> None:
+    project = make_project()
+    light = replace(project, sites={**project.sites, "eu": replace(project.sites["eu"], compute=False)})
+    text = "CREATE STREAM s (ts TIMESTAMP) WITH (event_time = 'ts', path = '{site}', history = 'reference')"
+    with pytest.raises(QueryError, match="'eu' sends its records elsewhere"):
+        Catalog(light).add(*parse_sql(text, "q.sql"))
+
+
 def test_connectors_have_their_own_settings_and_defaults() -> None:
     catalog = make_catalog("""
         CREATE STREAM f (TS TIMESTAMP, seen TIMESTAMP) WITH (event_time = 'ts', path = '/log', format = 'csv');

@@ -107,6 +107,19 @@ def test_where_rates_come_from_is_said(tmp_path: Path) -> None:
     assert "hits: 1,000 rows/s per site of event time, assumed" in explanation_text(assumed)
 
 
+@pytest.mark.parametrize(
+    ("option", "meant"), [("", "copy"), (", history = 'reference'", "reference"), (", history = false", None)]
+)
+def test_how_records_are_kept_is_said(tmp_path: Path, option: str, meant: str | None) -> None:
+    folder = write(tmp_path / "p")
+    for file in (folder / "queries").glob("*.sql"):
+        text = file.read_text()
+        file.write_text(text.replace("event_time = 'ts'", f"event_time = 'ts'{option}"))
+    answer = explained(folder)
+    assert [r["history"] for r in answer["rates"]] == [meant]
+    assert ("history refers to its files" in explanation_text(answer)) == (meant == "reference")
+
+
 def test_what_is_shared_and_why_is_said_of_each_view(tmp_path: Path) -> None:
     answer = explained(write(tmp_path / "p"))
     fragments = {v["view"]: v["sharing"]["fragment"] for v in answer["views"]}

@@ -16,6 +16,7 @@ import pytest
 
 from catchment.center.results.read import newest_windows, read_results, read_windows
 from catchment.deploy.repairing.heal import heal
+from tests.spark.test_past import COPIED, REFERRED_TO
 from tests.spark.test_sites import QUERIES, feed, minute
 from tests.worlds.projects import write_project
 from tests.worlds.runs import run_project
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("connector", [COPIED, REFERRED_TO])
 def test_after_an_older_copy_and_an_empty_disk_every_record_is_counted_once(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, connector: str
 ) -> None:
-    folder = write_project(tmp_path / "p", ["a", "b"], {"a": [], "b": []}, queries=QUERIES)
+    folder = write_project(tmp_path / "p", ["a", "b"], {"a": [], "b": []}, queries=QUERIES, connector=connector)
     born: dict[str, list[dict[str, Any]]] = {site: feed(folder, site, 0) for site in ("a", "b")}
     run_project(spark, folder, once=True)
     sites = folder / "state" / "sites"

@@ -75,9 +75,15 @@ def published(folder: Path, view: str) -> list[dict[str, Any]]:
     return sorted([*rows, *windows], key=repr)
 
 
-def test_a_poison_expression_changes_no_revision_of_the_views_beside_it(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("history", ["'copy'", "'reference'"])
+def test_a_poison_expression_changes_no_revision_of_the_views_beside_it(
+    spark: SparkSession, tmp_path: Path, history: str
+) -> None:
     """Good records are read, then a bad one among good ones, then, after the views were resumed, good ones again."""
-    folder = write_project(tmp_path / "with", ("a", "b"), {}, queries=STREAM + POISON, toml='sharing = "strict"')
+    connector = f"connector = 'files', path = 'data/{{site}}', history = {history}"
+    queries = STREAM + POISON
+    toml = 'sharing = "strict"'
+    folder = write_project(tmp_path / "with", ("a", "b"), {}, queries=queries, toml=toml, connector=connector)
     for step in range(2):
         write_step(folder, step)
         status = run_project(spark, folder)

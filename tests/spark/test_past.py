@@ -25,15 +25,18 @@ from tests.worlds.runs import run_project
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+COPIED = "connector = 'files', path = 'data/{site}'"
+REFERRED_TO = f"{COPIED}, history = 'reference'"
 BY_COUNTRY = """CREATE MATERIALIZED VIEW countries WITH (start = 'all') AS
   SELECT window.start, country, count(*) AS n FROM hits GROUP BY window(ts, '10 minutes'), country;"""
 
 
 @pytest.mark.spark
-def test_a_column_that_is_added_is_null_in_the_past(spark: SparkSession, tmp_path: Path) -> None:
-    old = make_records(60, 1, spread_s=300)
+@pytest.mark.parametrize("connector", [COPIED, REFERRED_TO])
+def test_a_column_that_is_added_is_null_in_the_past(spark: SparkSession, tmp_path: Path, connector: str) -> None:
+    old = [{**r, "country": "de"} for r in make_records(60, 1, spread_s=300)]  # which nobody had declared
     new = [{**r, "country": "nl"} for r in make_records(100, 2) if r["ts"] > old[-1]["ts"]]
-    folder = write_project(tmp_path / "p", ["a"], {"a": as_lines(old)}, queries=TWO_VIEWS)
+    folder = write_project(tmp_path / "p", ["a"], {"a": as_lines(old)}, queries=TWO_VIEWS, connector=connector)
     run_project(spark, folder)
     queries = (folder / "queries" / "q.sql").read_text()
     (folder / "queries" / "q.sql").write_text(queries.replace("bytes BIGINT)", "bytes BIGINT, country STRING)"))
@@ -47,13 +50,14 @@ def test_a_column_that_is_added_is_null_in_the_past(spark: SparkSession, tmp_pat
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("connector", [COPIED, REFERRED_TO])
 def test_a_final_window_is_computed_again_from_history_with_what_came_too_late(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, connector: str
 ) -> None:
     first, late = make_records(200, 1), make_records(15, 2, spread_s=50)
     lines = {site: as_lines(first) for site in ("a", "b")}
     toml = 'repair_horizon = "1 minute"'
-    folder = write_project(tmp_path / "p", ["a", "b"], lines, queries=TWO_VIEWS, toml=toml)
+    folder = write_project(tmp_path / "p", ["a", "b"], lines, queries=TWO_VIEWS, toml=toml, connector=connector)
     run_project(spark, folder)
     (folder / "data" / "a" / "late.json").write_text("".join(json.dumps(r) + "\n" for r in late))
     run_project(spark, folder)
@@ -68,8 +72,9 @@ def test_a_final_window_is_computed_again_from_history_with_what_came_too_late(
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("connector", [COPIED, REFERRED_TO])
 def test_estimates_become_exact_in_a_second_round_and_a_compacted_history_is_read_as_before(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connector: str
 ) -> None:
     records = {"a": make_records(300, 1), "b": make_records(200, 2)}
     everything = [r for of in records.values() for r in of]
@@ -78,7 +83,8 @@ def test_estimates_become_exact_in_a_second_round_and_a_compacted_history_is_rea
       FROM hits GROUP BY window(ts, '2 minutes'), page;"""
     lines = {site: as_lines(of_site) for site, of_site in records.items()}
     toml = 'repair_horizon = "1 minute"'
-    folder = write_project(tmp_path / "p", ["a", "b"], lines, queries=TWO_VIEWS + middles, toml=toml)
+    queries = TWO_VIEWS + middles
+    folder = write_project(tmp_path / "p", ["a", "b"], lines, queries=queries, toml=toml, connector=connector)
     for _ in range(5):  # a run that reads what is there ends, and what is left is done in the next one
         run_project(spark, folder)
         if not RoundNotes(folder / "state" / "center").is_busy:
@@ -102,7 +108,8 @@ def test_estimates_become_exact_in_a_second_round_and_a_compacted_history_is_rea
         compactor = BatchCompactor(history, "ts")
         while compactor.compact_next():
             pass
-        assert not list(history.glob("batch=*"))
+        assert not list(history.glob("batch=*/*.parquet"))
+        assert bool(list(history.glob("batches=*"))) == (connector == COPIED), "references are left as they are"
     submit_text(Project.load(folder), ANOTHER_VIEW.replace("users AS", "users WITH (start = 'all') AS"))
     run_project(spark, folder)
     users = read_results(folder / "state", "users").to_pylist()

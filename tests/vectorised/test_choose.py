@@ -54,6 +54,7 @@ def explained(deployment: Deployment) -> list[str]:
         (FILES + ", shed = true", "", "", "may be sampled"),
         (FILES, ", tags ARRAY<STRING>", "", "the column tags is ARRAY<STRING>"),
         (FILES + ", history = false", ", tags ARRAY<STRING>", "", None),
+        (FILES + ", history = 'reference'", ", tags ARRAY<STRING>", "", None),
         (FILES, "", "[defaults]\nevaluator = 'native'", "evaluator = 'native'"),
         (FILES, "", "[spark]\nmaster = 'yarn'", None),
         (FILES, "", "[spark.settings]\n'spark.sql.session.timeZone' = 'Asia/Tokyo'", "spark.sql.session.timeZone"),
@@ -80,12 +81,18 @@ def test_fragments_are_chosen_one_by_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("format", "history", "is_scanned", "hands_over"),
-    [("parquet", True, True, False), ("parquet", False, False, False), ("json", True, True, True)],
+    [
+        ("parquet", "true", True, False),
+        ("parquet", "false", False, False),
+        ("parquet", "'reference'", False, False),
+        ("json", "true", True, True),
+        ("json", "'reference'", True, True),
+    ],
 )
 def test_files_are_read_by_a_pass_for_spark_sql_where_that_is_faster(
-    tmp_path: Path, format: str, history: bool, is_scanned: bool, hands_over: bool
+    tmp_path: Path, format: str, history: str, is_scanned: bool, hands_over: bool
 ) -> None:
-    options = f"connector = 'files', path = 'd', format = '{format}', history = {str(history).lower()}"
+    options = f"connector = 'files', path = 'd', format = '{format}', history = {history}"
     deployment = load(tmp_path, {"odd": ("md5(k)", "max(v)")}, options)
     plans = deployment.fragments_at("a")
     choice = choose_scanned(deployment.catalog.streams["s"], (), plans, (), deployment.project)

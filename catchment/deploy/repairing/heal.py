@@ -148,5 +148,4 @@ def refuse_without_history(deployment: Deployment, streams: Collection[str], hin
 
 
 def _keeps_history(deployment: Deployment, stream: str) -> bool:
-    declared = deployment.catalog.streams[stream].history
-    return deployment.project.defaults.history if declared is None else declared
+    return deployment.project.defaults.keeps_history(deployment.catalog.streams[stream].history)

@@ -63,7 +63,7 @@ def _why_refused(plan: QueryPlan, deployment: Deployment) -> str | None:
     if plan.options.repair != ALWAYS:
         return f"repair is '{plan.options.repair}'"
     stream = deployment.catalog.streams[plan.fragment.stream]
-    if not (deployment.project.defaults.history if stream.history is None else stream.history):
+    if not deployment.project.defaults.keeps_history(stream.history):
         return f"the stream {stream.name} keeps no history"
     changing = [lookup.table for lookup in plan.fragment.lookups if lookup.refresh_us is not None]
     if changing:

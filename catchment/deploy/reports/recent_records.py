@@ -1,7 +1,8 @@
 """The newest records of each stream, as the sites have them in their history: what plans are compared by.
 
-Records are read where the status of a site is: in the state folder. A stream without history, a site on another machine
-whose folder is not there, or too many queries give no sample, and plans are then compared by counts per column.
+Records are read where the status of a site is: in the state folder. A stream whose history has no copy, a site on
+another machine whose folder is not there, or too many queries give no sample, and plans are then compared by counts per
+column.
 """
 
 from __future__ import annotations

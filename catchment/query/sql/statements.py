@@ -107,10 +107,11 @@ class Stream(DeclaredRelation):
         doc="how far one record may move event time; further only where a tenth of the records, two at least, agree",
         absent=IN_DEFAULTS,
     )
-    history: bool | None = option(
-        kinds.flag(),
+    history: bool | str | None = option(
+        kinds.history(),
         None,
-        doc="keep raw records at their site, so that answers can be repaired",
+        doc="keep raw records at their site, so that answers can be repaired: a copy of them, or a reference to the "
+        "files that they were read from, which must then stay as they are; for connector files on disk",
         absent=IN_DEFAULTS,
     )
     shed: bool = option(
@@ -141,6 +142,8 @@ class Stream(DeclaredRelation):
                 f"stream {self.name!r} is to be shed and has no history",
                 hint="what is shed is repaired from history: leave history = false out, or shed = true",
             )
+        if self.history == kinds.REFERENCE:
+            self._check_reference()
         if isinstance(self.connector, ReplayConnector) and self.connector.arrival is not None:
             self._check_time(self.connector.arrival, "arrival")
         if isinstance(self.connector, KafkaConnector):
@@ -186,6 +189,26 @@ class Stream(DeclaredRelation):
                 hint="remove progress_column",
             )
         return column
+
+    def _check_reference(self) -> None:
+        """Refuse a history of references where what was read is not there to be read again, as it was."""
+        connector = self.connector
+        reason = None
+        if isinstance(connector, KafkaConnector):
+            reason = "a broker removes records by the rules of its topic, and history does not know these yet"
+        elif type(connector) is not FilesConnector:
+            reason = f"what the {connector.kind} source gives cannot be read a second time"
+        elif connector.is_in_store:
+            reason = "it reads objects of a store, which history does not refer to yet"
+        elif connector.growing:
+            reason = "its files grow (growing = true), and only files that stay as they are can be referred to"
+        elif self.shed:
+            reason = "it may be shed (shed = true), and what was shed is repaired from copies"
+        if reason is not None:
+            raise QueryError(
+                f"stream {self.name!r} asks for history = 'reference', but {reason}",
+                hint="leave history out: then it is a copy; or set history = false to keep nothing",
+            )
 
     def _check_kafka(self, kafka: KafkaConnector) -> None:
         for what, name in kafka.metadata_columns.items():

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.processes.history_store import find_stored_history
 from catchment.deploy.twins import Twins, find_twins
+from catchment.files.references import ReferencedFiles
 from catchment.files.watch import FilePiece
 from catchment.project.config import Project
 from catchment.query.fragment import Fragment, count_only
@@ -53,7 +54,10 @@ from catchment.spark.sources.records import (
     observe_good_records,
     stats_of,
 )
-from catchment.spark.sources.streams import OpenedStream, ddl
+from catchment.spark.sources.references import ReferencedRecords
+from catchment.spark.sources.streams import OpenedStream, ddl, open_referenced, watch_folder
+from catchment.storage.batch_times import FileTimes
+from catchment.storage.referenced_batches import BatchReference
 from catchment.timeline import END_OF_TIME_US, Clock
 
 SMALL_BATCH_ROWS = 100_000  # smaller batches are grouped faster on one partition, without an exchange
@@ -223,6 +227,7 @@ class BatchReducer:
     folder: Path
     evaluator: Evaluator
     clock: Clock
+    _referenced: dict[str, ReferencedRecords] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def reduce(self, state: StreamState, batch: DataFrame, number: int) -> ReducedBatch:
         """Return what follows from a micro-batch; where the stream sheds, a sample of it is read in its place."""
@@ -231,7 +236,7 @@ class BatchReducer:
         sample = None if state.shedding is None else state.shedding.begin_batch(number)
         if state.shedding is not None and sample is not None:
             return self._reduce_source_sample(state, state.shedding, sample)
-        if state.shedding is not None or self.writes_history(state.stream):
+        if state.shedding is not None or self.copies_history(state.stream):
             return self._reduce_history(state, records, number)
         return self._reduce_unwritten(state, records, number)
 
@@ -251,22 +256,59 @@ class BatchReducer:
         BatchFolder(self.folder / "quarantine" / stream.name).write(bad_records(records, self.site), number)
 
     def written_history(self, state: StreamState, number: int) -> DataFrame | None:
-        """Return the records of a batch in history; None where they are not written, or not yet."""
+        """Return the records of a batch in history; None where they are not kept, or not yet."""
         is_written = self.history_of(state.stream).has(number)
         return self.read_history(state.stream, number) if is_written else None
 
     def history_of(self, stream: Stream) -> BatchFolder:
         """Return the raw history of a stream."""
-        return BatchFolder(self.folder / "history" / stream.name, self.stored_history(stream.name))
+        folder = self.folder / "history" / stream.name
+        return BatchFolder(folder, self.stored_history(stream.name), partial(self._referenced_of, stream))
+
+    def _referenced_of(self, stream: Stream) -> ReferencedRecords | None:
+        """Return what reads the files that history refers to; None where a stream reads no such files."""
+        known = self._referenced.get(stream.name)
+        if known is None or known.stream != stream:
+            watched = watch_folder(stream, self.site, self.project.folder.absolute())
+            if watched is None:
+                return None
+            files = ReferencedFiles(watched)
+            known = ReferencedRecords(stream, files, partial(open_referenced, self.spark, watched))
+            self._referenced[stream.name] = known
+        return known
+
+    def refer_to_files(self, state: StreamState, stats: BatchStats, limits: PlausibleTimes | None, number: int) -> None:
+        """Write which files a batch was read from, and what its good records are, where history is that."""
+        stream = state.stream
+        if not self.keeps_history(stream) or self.copies_history(stream):
+            return
+        referenced = self._referenced_of(stream)
+        assert referenced is not None, "other streams are refused when they are declared"
+        assert state.opened.files is not None
+        times = FileTimes()
+        if stats.low_us is not None and stats.high_us is not None:
+            times = FileTimes(stats.rows - stats.bad, (stats.low_us, stats.high_us + 1))
+        reference = BatchReference(
+            referenced.files.refer(state.pieces),
+            times,
+            tuple(column.name for column in stream.columns),
+            state.opened.files.header,
+            None if limits is None else astuple(limits),
+        )
+        self.history_of(stream).refer(reference, number)
 
     @cached_property
     def stored_history(self) -> Callable[[str], StoredHistory | None]:
         """Return the part of a stream's history that is in an object store; None where all of it is on disk."""
         return cache(partial(find_stored_history, self.project, self.site))
 
-    def writes_history(self, stream: Stream) -> bool:
-        """Return whether the records of a stream are kept."""
-        return self.project.defaults.history if stream.history is None else stream.history
+    def copies_history(self, stream: Stream) -> bool:
+        """Return whether the records of a stream are written to history."""
+        return self.project.defaults.copies_history(stream.history)
+
+    def keeps_history(self, stream: Stream) -> bool:
+        """Return whether the records of a stream can be read again: from a copy, or from its files."""
+        return self.project.defaults.keeps_history(stream.history)
 
     # --- three ways to reduce a batch ------------------------------------------------------------------------
 
@@ -327,11 +369,12 @@ class BatchReducer:
         return self._finish(state, shedding, sample, found, counted, stats, checked, rows)
 
     def _reduce_unwritten(self, state: StreamState, records: DataFrame, number: int) -> ReducedBatch:
-        """Reduce a batch that is not written to history."""
+        """Reduce a batch of which history has no copy."""
         events, stats, checked = self._reduce_plausible(
             state, records, lambda good: self._reduce_all(state, good, number)
         )
         marked = mark_implausible(records, state.stream.event_time, checked.limits)
+        self.refer_to_files(state, stats, checked.limits, number)
         if stats.bad:
             self.write_quarantine(state.stream, marked, number)
         if state.stream.progress_column is not None:

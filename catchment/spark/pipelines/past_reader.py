@@ -13,12 +13,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, reduce
 
 import pyarrow as pa
 
 from catchment.errors import StorageError
+from catchment.files.references import FilesLostError
 from catchment.log_fields import about
 from catchment.project.sections import Link
 from catchment.query.fragment import Fragment
@@ -132,8 +134,11 @@ class PastReader:
         stream = found.state.stream
         past = found.backfill.past[0]
         span = past.from_us, past.until_us if past.is_bounded else END_OF_TIME_US
-        records = self.reducer.history_of(stream).batches(self.reducer.spark, batches, ddl(stream), span)
+        history = self.reducer.history_of(stream)
+        records = history.batches(self.reducer.spark, batches, ddl(stream), span)
         reduced = self.reducer.evaluator.reduce_all(records, [Take(found.fragment)], rows)[0]
+        for number in batches:
+            history.check(number)  # files that it refers to may have been changed while they were read
         return reduced.table, reduced.records
 
     def _read_one_by_one(self, found: NextPast, chunk: PastChunk) -> PastAbsorbed:
@@ -170,16 +175,22 @@ def pace_of(link: Link) -> BackfillPace:
 
 
 def _find_batch(history: BatchFolder, event_time: str, number: int) -> PastBatch | None:
-    """Return what is known of a batch; None if it is not in history, or its files are damaged."""
+    """Return what is known of a batch; None if it is not in history, or its files are damaged, or gone elsewhere."""
     try:
         times = history.times(number, event_time)
-    except (pa.ArrowInvalid, ValueError, StorageError) as damage:
+        history.check(number)
+    except (pa.ArrowInvalid, ValueError, StorageError, FilesLostError) as damage:
         _log.warning("batch %d in %s cannot be read, and counts as lost: %s", number, history.folder, damage)
         return None
     return None if times is None else PastBatch(times.rows, times.span)
 
 
 def _find_lost(history: BatchFolder, number: int) -> EventSpan | None:
+    """Return which event times a batch had that cannot be read; None if nobody knows."""
+    with suppress(StorageError):  # a damaged reference says nothing
+        reference = history.reference(number)
+        if reference is not None:
+            return reference.times.span or NO_TIMES
     removed = RemovedBatches.read(history.folder)
     is_known, span = (False, None) if removed is None else removed.find_times(number)
     return (span or NO_TIMES) if is_known else None

@@ -81,7 +81,7 @@ class ScanningReducer:
         return self.native.evaluator
 
     def written_history(self, state: StreamState, number: int) -> DataFrame | None:
-        """Return the records of a batch in history; None where they are not written, or not yet."""
+        """Return the records of a batch in history; None where they are not kept, or not yet."""
         return self.native.written_history(state, number)
 
     def scans_of(self, stream: Stream) -> StreamScans:
@@ -156,13 +156,14 @@ class ScanningReducer:
             scanned.remove()
             scanned = self._scan_batch(state, source, choice, pieces, checked.limits)
             state.far_records += scanned.found.bad - bad
-        has_history = native.writes_history(state.stream)
-        if has_history and scanned.attempt is not None:
+        is_copied = native.copies_history(state.stream)
+        if is_copied and scanned.attempt is not None:
             native.history_of(state.stream).commit_attempt(scanned.attempt, scanned.found.history, number)
+        native.refer_to_files(state, stats_of_scan(scanned.found), checked.limits, number)
         try:
             events = self._events_of(state, source, choice, scanned, checked.limits, batch, number)
         finally:
-            if not has_history:
+            if not is_copied:
                 scanned.remove()
         stats = stats_of_scan(scanned.found)
         return ReducedBatch(events, stats, times_of(stats, checked))
@@ -197,7 +198,7 @@ class ScanningReducer:
     ) -> DataFrame:
         """Return the good records of a batch for Spark SQL: as the pass has written them, if it has."""
         native = self.native
-        if native.writes_history(stream):
+        if native.copies_history(stream):
             return native.read_history(stream, number)
         if scanned.attempt is not None:
             files = (str(scanned.attempt / name) for name in scanned.found.history)
@@ -252,13 +253,11 @@ class ScanningReducer:
         on_under_way: Callable[[], None] = lambda: None,
     ) -> ScannedFiles:
         """Return what is in pieces of a stream."""
-        has_history = self.native.writes_history(stream)
-        folder = self.native.history_of(stream) if has_history else self._handed_of(stream)
-        attempt = folder.begin_attempt() if has_history or choice.hands_over else None
+        is_copied = self.native.copies_history(stream)
+        folder = self.native.history_of(stream) if is_copied else self._handed_of(stream)
+        attempt = folder.begin_attempt() if is_copied or choice.hands_over else None
         try:
-            found = self.scanner.scan(
-                choice.scan, pieces, limits, attempt, stream.name, on_under_way, syncs=has_history
-            )
+            found = self.scanner.scan(choice.scan, pieces, limits, attempt, stream.name, on_under_way, syncs=is_copied)
         except BaseException:
             if attempt is not None:
                 shutil.rmtree(attempt, ignore_errors=True)

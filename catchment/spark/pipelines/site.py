@@ -525,7 +525,7 @@ class SitePipeline:
         """Return that a fragment goes on; what it has skipped is read from history, if that is kept."""
         batches = self.host.batches.get(event.stream, -1) + 1
         newest_us = state.agreed_time.newest_read_us()
-        if not self.reducer.writes_history(state.stream) or event.batch >= batches or newest_us is None:
+        if not self.reducer.keeps_history(state.stream) or event.batch >= batches or newest_us is None:
             return FragmentResumed(event.fragment)
         past = PastBatches(batches, START_OF_TIME_US + 1, newest_us + 1, event.batch)
         return FragmentResumed(event.fragment, past)

@@ -10,6 +10,9 @@ In the background older batches are compacted into runs, whose files are by the 
 (`catchment.storage.compacted_batches`), which may be moved to an object store (`catchment.records.stored_history`); a
 batch is read from either.
 
+Where a stream's history is a reference, a batch names the files that it was read from
+(`catchment.storage.referenced_batches`), and is read from those.
+
 Raw history has the column `_row`: the number of a record within its batch, or in its source where that numbers its
 records. A shed batch is repaired by it.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -26,11 +29,15 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from catchment.errors import EngineError
+from catchment.files.references import FilesLostError
 from catchment.records.stored_history import StoredHistory
 from catchment.shedding.places import ROW
+from catchment.spark.sources.references import ReferencedRecords
 from catchment.storage.batch_times import FileTimes, TimeSpan, read_times
 from catchment.storage.compacted_batches import BATCH, CompactedRun, find_run
 from catchment.storage.files import make_folder, remove_file, rename_file, sync_files, sync_folder
+from catchment.storage.referenced_batches import BatchReference, read_reference, write_reference
 
 BATCH_COLUMN = "batch"
 ATTEMPT = "_attempt"  # begins the names of folders of files that do not count yet; Spark ignores names with _
@@ -45,10 +52,11 @@ def number_rows(rows: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class BatchFolder:
-    """The batches of one stream at one site; compacted ones may be in a store."""
+    """The batches of one stream at one site; compacted ones may be in a store, and some may refer to files."""
 
     folder: Path
     stored: StoredHistory | None = None
+    open_referenced: Callable[[], ReferencedRecords | None] = lambda: None
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write the rows of a batch, durably, in place of those that were there."""
@@ -59,10 +67,34 @@ class BatchFolder:
         for folder in (target, *fresh):  # their names are in the folders above them
             sync_folder(folder.parent)
 
+    def refer(self, reference: BatchReference, batch_id: int) -> None:
+        """Let a batch be a reference, durably, in place of what was there."""
+        write_reference(self._path(batch_id), reference)
+
+    def reference(self, batch_id: int) -> BatchReference | None:
+        """Return what a batch refers to; None if it is a copy, or not there."""
+        return read_reference(self._path(batch_id))
+
+    def check(self, batch_id: int) -> None:
+        """Raise `FilesLostError` if a batch refers to files that are no longer as they were."""
+        reference = self.reference(batch_id)
+        if reference is None:
+            return
+        try:
+            referenced = self.open_referenced()
+        except EngineError as error:
+            raise FilesLostError(error.message) from error
+        if referenced is None:
+            raise FilesLostError(f"batch {batch_id} refers to files, and the stream reads none any more")
+        referenced.check(reference)
+
     def has(self, batch_id: int) -> bool:
         """Return whether a batch was written."""
         if self._files(batch_id):
             return True
+        reference = self.reference(batch_id)
+        if reference is not None:
+            return reference.times.rows > 0
         run = find_run(self.folder, batch_id)
         return run is not None and run.batches[batch_id].rows > 0
 
@@ -103,13 +135,18 @@ class BatchFolder:
     ) -> DataFrame:
         """Return these columns of several batches that were written; those that they lack are null.
 
-        With a span of event times, compacted records of other hours may be left out.
+        With a span of event times, compacted records of other hours may be left out. References have the columns of
+        the stream, and no numbers of rows.
         """
         if self.stored is not None:
             self.stored.make_room()
         plain = [n for n in batch_ids if self._files(n)]
         parts = [spark.read.schema(schema).parquet(*(str(f) for n in plain for f in self._files(n)))] if plain else []
-        for run, numbers in self._runs_of(set(batch_ids).difference(plain)):
+        references = {n: found for n in set(batch_ids).difference(plain) if (found := self.reference(n))}
+        referenced = self.open_referenced() if references else None
+        if referenced is not None:
+            parts.append(referenced.read([references[n] for n in sorted(references)]))
+        for run, numbers in self._runs_of(set(batch_ids).difference(plain, references)):
             files = run.files_of(span) if self.stored is None else self.stored.files_of(run, span)
             if files:
                 read = spark.read.schema(f"{schema}, `{BATCH}` BIGINT").parquet(*map(str, files))
@@ -119,6 +156,9 @@ class BatchFolder:
 
     def times(self, batch_id: int, event_time: str) -> FileTimes | None:
         """Return which event times a batch holds, by its footers; None if it was never written, or removed."""
+        reference = self.reference(batch_id)
+        if reference is not None:
+            return reference.times
         files = self._files(batch_id)
         run = find_run(self.folder, batch_id) if not files else None
         if run is not None:

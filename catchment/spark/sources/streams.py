@@ -107,6 +107,20 @@ def open_stream(
         raise EngineError(error.message, where=stream.where, hint=error.hint) from error
 
 
+def open_referenced(spark: SparkSession, watched: WatchedFolder, stream: Stream, header: Sequence[str]) -> FileSource:
+    """Return what reads files of a stream again that were read before; CSV files had this header then."""
+    assert isinstance(stream.connector, FilesConnector), "history refers to files only"
+    return _file_source(spark, stream, stream.connector, watched, lambda: list(header))
+
+
+def watch_folder(stream: Stream, site: str, base: Path) -> WatchedFolder | None:
+    """Return the folder on disk whose files a stream reads at a site; None if it reads no such files."""
+    connector = stream.connector
+    if type(connector) is not FilesConnector or connector.is_in_store:
+        return None
+    return WatchedFolder.of(base / connector.path.replace("{site}", site))
+
+
 def read_table(spark: SparkSession, table: Table, base: Path) -> DataFrame:
     """Return a reference table that is in files, its columns by name; a row that cannot be read is an error."""
     assert isinstance(table.connector, FilesConnector)
