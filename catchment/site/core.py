@@ -12,9 +12,9 @@ mark stays before them, and nothing is stated that would be true only after them
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, fsum
 from typing import Any
 
 from catchment.aggregates.content_bytes import content_bytes
@@ -289,9 +289,12 @@ class SiteCore:
         room = _room_for(link, busy)
         if room is not None:  # whoever has waited longest goes first, or the same ones would wait again and again
             busy.sort(key=lambda f: f.gate.untouched_since_us)
+        weights = {f.name: f.weight for f in self._fragments.values() if f.sink == sink and f.pending_rows}
         updates: list[Updates] = []
         for fragment in busy:
-            updates += fragment.release(self._clock_of(fragment), self._link_of(fragment), now_us, room)
+            updates += fragment.release(self._clock_of(fragment), self._link_of(fragment, weights), now_us, room)
+            if not fragment.pending_rows:
+                weights.pop(fragment.name, None)
         updates += self._relieve(fragments, room)
         if link.room_bytes is not None:
             self._links[sink] = _link_after(link, updates, is_short=room is not None and room.is_short)
@@ -328,17 +331,16 @@ class SiteCore:
             updates += fragment.relieve(ceil(fragment.pending_rows * (1 - _RELIEF_SHARE / fill)), room)
         return updates
 
-    def _link_of(self, fragment: SiteFragment) -> LinkView:
-        """Return a fragment's share of the link, by weight among the fragments that have something to send."""
+    def _link_of(self, fragment: SiteFragment, weights: Mapping[str, float]) -> LinkView:
+        """Return a fragment's share of the link, by the weights of the fragments that have something to send."""
         link = self._links[fragment.sink]
         row_bytes = fragment.cache.row_bytes * link.wire_ratio
         queued = link.queued_bytes / row_bytes
         frame = link.frame_bytes / row_bytes
         if link.goodput_bytes_per_s is None:
             return LinkView(queued=queued, frame=frame)
-        peers = (f for f in self._fragments.values() if f.sink == fragment.sink)
-        busy = sum(f.weight for f in peers if f.pending_rows or f is fragment)
-        rate = link.goodput_bytes_per_s * fragment.weight / busy / row_bytes
+        total = fsum({**weights, fragment.name: fragment.weight}.values())
+        rate = link.goodput_bytes_per_s * fragment.weight / total / row_bytes
         return LinkView(believed_rate=rate, measured_rate=rate, queued=queued, frame=frame)
 
     def _clock(self, name: str) -> EventClock:

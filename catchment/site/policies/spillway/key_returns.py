@@ -23,6 +23,7 @@ _RECORD_EDGES = np.array([2, 4])  # records so far
 _AGE_EDGES = np.array([0.1, 0.3, 1.0, 3.0, 10.0])  # age of the last record over the time left
 _CELL_SHAPE = (len(_AGE_EDGES) + 1, len(_RECORD_EDGES) + 1, len(_RATE_CENTERS))
 _CELLS = int(np.prod(_CELL_SHAPE))
+_MODEL = 1 - np.exp(-_RATE_CENTERS[None, None, None, :] * LEFT[:, None, None, None])  # the chance to return, by rate
 
 _PAST_WEIGHT = 6.0  # the past rate of a key counts as much as its records in this many slices
 _MIN_PAST_SLICES = 1.0  # slices without a record assumed of an unknown key: one record does not make a flood
@@ -55,18 +56,20 @@ def _no_counts() -> Floats:
 @stored()
 @dataclass(eq=False)
 class ReturnTable:
-    """Decayed counts of keys and of returns, per instant and cell, and the corrections that follow from them."""
+    """Decayed counts of keys and of returns, per instant and cell, and the corrections that follow from them.
+
+    Corrections are derived when they are asked for: of many fragments most close slices without asking.
+    """
 
     keys: Floats = field(default_factory=_no_counts)
     returns: Floats = field(default_factory=_no_counts)
-    _corrections: Floats = field(init=False, repr=False, metadata={"stored": False})
-
-    def __post_init__(self) -> None:
-        self.settle()
+    _corrections: Floats | None = field(init=False, repr=False, default=None, metadata={"stored": False})
 
     def chance(self, rates: Floats, cells: Ints, left: float) -> Floats:
         """Return the chance that keys of these rates and cells come again when this share of the slice is left."""
         model = 1 - np.exp(-rates * left)
+        if self._corrections is None:
+            self._corrections = self._derive_corrections()
         return np.asarray(np.minimum(model * self._corrections[instant_of(left)][cells], 1.0))
 
     def decay(self) -> None:
@@ -80,21 +83,24 @@ class ReturnTable:
         self.returns[instant] += np.bincount(cells[returned], minlength=_CELLS)
 
     def settle(self) -> None:
-        """Derive the corrections from what was learned: from the whole instant down to single cells."""
+        """Let chances follow from what was learned by now."""
+        self._corrections = None
+
+    def _derive_corrections(self) -> Floats:
+        """Return the corrections that follow from what was learned: from the whole instant down to single cells."""
         shape = (INSTANTS, *_CELL_SHAPE)
-        model = 1 - np.exp(-_RATE_CENTERS[None, None, None, :] * LEFT[:, None, None, None])
         keys = _with_neighbours(self.keys.reshape(shape))
-        expected = _with_neighbours(self.keys.reshape(shape) * model)
+        expected = _with_neighbours(self.keys.reshape(shape) * _MODEL)
         returns = _with_neighbours(self.returns.reshape(shape))
         correction = np.ones((INSTANTS, 1, 1, 1))
         for axes in ((1, 2, 3), (2, 3), (3,), ()):  # the instant, one age of it, one count of records, the cell
             counted = keys.sum(axis=axes, keepdims=True)
             believed = expected.sum(axis=axes, keepdims=True) / np.maximum(counted, 1e-12)
-            mean = np.where(counted > 0, believed, model.mean(axis=axes, keepdims=True))
+            mean = np.where(counted > 0, believed, _MODEL.mean(axis=axes, keepdims=True))
             came = returns.sum(axis=axes, keepdims=True)
             share = (came + _PRIOR_KEYS * correction * mean) / (counted + _PRIOR_KEYS)
             correction = share / np.maximum(mean, 1e-12)
-        self._corrections = np.asarray(correction.reshape(INSTANTS, -1))
+        return np.asarray(correction.reshape(INSTANTS, -1))
 
 
 def _with_neighbours(counts: Floats) -> Floats:
