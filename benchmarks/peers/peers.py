@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,11 +90,12 @@ class Running:
     def __init__(self, engine: Engine, data: Path, scenario: Scenario) -> None:
         words = [*engine.words, str(data), scenario.format, str(scenario.window_s), str(scenario.slide_s)]
         python = str(_python_of(engine))
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed below
         self._process = subprocess.Popen(
             [python, str(FOLDER / "programs" / engine.program), *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,  # not a pipe, which nobody would empty while an engine works
             text=True,
             env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
         )
@@ -107,28 +110,38 @@ class Running:
 
     def close(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._errors.close()
 
     def _ask(self, line: str) -> Mapping[str, Any]:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended, and has said why
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
         return self._hear()
 
     def _hear(self) -> Mapping[str, Any]:
         """Return the next document; engines print other lines too."""
         assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                heard: Mapping[str, Any] = json.loads(line)
-                return heard
-        raise EngineFailedError(self._process.stderr.read()[-2000:].strip() or "it ended without a word")
+        patience = threading.Timer(PATIENCE_S, self._process.kill)
+        patience.start()
+        try:
+            for line in self._process.stdout:
+                if line.startswith("{"):
+                    heard: Mapping[str, Any] = json.loads(line)
+                    return heard
+        finally:
+            patience.cancel()
+        if self._process.wait() == -signal.SIGKILL:
+            raise EngineFailedError(f"it was killed, as it is when it has no answer after {PATIENCE_S:g} s")
+        self._errors.seek(0)
+        raise EngineFailedError(self._errors.read()[-2000:].strip() or "it ended without a word")
 
 
 def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = SCENARIOS) -> dict[str, Any]:
@@ -139,6 +152,12 @@ def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = SCENA
         "turns": f"median of {1 if quick else TURNS} interleaved turns, after one that warms up",
         "cells": cells,
     }
+
+
+def join_parts(earlier: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result with the scenarios that an earlier run of the same commit has measured."""
+    cells = {cell["scenario"]: cell for cell in [*earlier["cells"], *result["cells"]]}
+    return {**result, "cells": [cells[name] for name in SCENARIOS if name in cells]}
 
 
 def measure(name: str, quick: bool, report: Callable[[str], None]) -> dict[str, Any]:

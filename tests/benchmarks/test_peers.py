@@ -13,7 +13,7 @@ from benchmarks.peers.peers import ENGINES, SCENARIOS, Engine, Scenario
 
 # Counts one record too many where it is told to; notes its turns in a file.
 _PROGRAM = '''
-import sys
+import sys, time
 import duckdb, pyarrow.parquet as pq, pyarrow.compute as pc
 from benchmarks.peers.programs.turns import serve
 folder, format = sys.argv[2], sys.argv[3]
@@ -24,6 +24,10 @@ def run():
         log.write(sys.argv[1] + "\\n")
     if sys.argv[1] == "broken":
         raise RuntimeError("it broke at its first turn")
+    if sys.argv[1] == "loud":
+        sys.stderr.write("a word\\n" * 100_000)
+    if sys.argv[1] == "slow":
+        time.sleep(600)
     return 0.5
 def answers(path):
     duckdb.sql(f"COPY ({{sql}}) TO '{{path}}' (FORMAT parquet)")
@@ -49,6 +53,31 @@ def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(peers.Scenario, "load", classmethod(lambda cls, name: small))
     found = peers.measure("small", False, lambda text: None)
     return {**found, "turns": log.read_text().split()}
+
+
+@pytest.mark.parametrize(("name", "answer"), [("loud", 0.5), ("slow", None)])
+def test_an_engine_may_write_much_about_itself_and_is_ended_when_it_has_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, answer: float | None
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(_PROGRAM.format(log=str(tmp_path / "turns.log")))
+    running = peers.Running(Engine(str(program), words=(name,)), tmp_path, Scenario("s", "parquet", 5, 1, 5, 10, 10))
+    try:
+        if answer is not None:
+            assert running.run() == answer
+            return
+        monkeypatch.setattr(peers, "PATIENCE_S", 0.5)
+        with pytest.raises(peers.EngineFailedError, match=r"no answer after 0.5 s"):
+            running.run()
+    finally:
+        running.close()
+
+
+def test_parts_that_were_measured_apart_are_kept_together() -> None:
+    first, last = SCENARIOS[0], SCENARIOS[-1]
+    earlier = {"turns": "five", "cells": [{"scenario": last, "rows": 1}, {"scenario": first, "rows": 2}]}
+    joined = peers.join_parts(earlier, {"turns": "five", "cells": [{"scenario": last, "rows": 3}]})
+    assert [(cell["scenario"], cell["rows"]) for cell in joined["cells"]] == [(first, 2), (last, 3)]
 
 
 def test_only_engines_that_give_the_answers_have_figures_and_the_others_a_reason(cell: dict[str, Any]) -> None:
