@@ -127,7 +127,10 @@ def check_slack(plan: QueryPlan, stream: Stream, where: str) -> None:
 
 
 def shed_choice(plans: Sequence[QueryPlan]) -> ShedChoice:
-    """Return how a fragment that serves these views may be shed: as the most demanding view allows."""
+    """Return how a fragment that serves these views may be shed: as the most demanding view allows.
+
+    A view whose states have no terms beside them is answered from all records.
+    """
     given = [p.options for p in plans]
     contracts = [sampling_contract(o) for o in given]
     errors = [error for error, _ in contracts if error is not None]
@@ -143,5 +146,5 @@ def shed_choice(plans: Sequence[QueryPlan]) -> ShedChoice:
         bool(given) and all(o.shed == ANY for o in given),
         repair,
         tuple(p.name for p in plans),
-        any(o.shed == NEVER for o in given),
+        any(p.options.shed == NEVER or not terms_in(p.fragment.aggregates) for p in plans),
     )

@@ -207,6 +207,18 @@ def site_names() -> OptionKind:
     return OptionKind("names of sites with commas between them, such as 'us,eu'", read, ",".join)
 
 
+def column_names() -> OptionKind:
+    """Return the kind of option that is names of columns, held as a tuple."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in _text(value).split(","))
+        if not all(names) or len({name.lower() for name in names}) != len(names):
+            raise ValueError(value)
+        return names
+
+    return OptionKind("names of columns with commas between them, such as 'country,city'", read, ",".join)
+
+
 def path_of_site() -> OptionKind:
     """Return the kind of option that is a path in which `{site}`, and nothing else in braces, may stand."""
 

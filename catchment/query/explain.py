@@ -155,7 +155,8 @@ def _shed(plan: QueryPlan) -> str:
         return "never sampled"
     if options.shed == BOUNDED and not all(t.bounded for t in terms):
         return "not sampled: a sample of " + ", ".join(t.of for t in terms if not t.bounded) + " has no bound"
-    return f"sampled, weight {options.weight:g}; made exact afterwards: {options.repair.replace('_', ' ')}"
+    rows = ", each record with all rows that it becomes" if any(t.clustered for t in terms) else ""
+    return f"sampled{rows}, weight {options.weight:g}; made exact afterwards: {options.repair.replace('_', ' ')}"
 
 
 def _route(site: str, sink: str, project: Project) -> str:

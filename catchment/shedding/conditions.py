@@ -35,10 +35,12 @@ def condition_of(fragment: Fragment, schema: pa.Schema) -> Condition | None:
     return found
 
 
-def column_of(argument: str) -> str | None:
-    """Return the column that an expression is, if it is a plain column."""
+def column_of(argument: str, stream: str | None = None) -> str | None:
+    """Return the column that an expression is, if it is a plain column; of a stream, if that is named."""
     node = parse_bare(argument)
-    return str(node.name) if isinstance(node, exp.Column) else None
+    if not isinstance(node, exp.Column) or (stream is not None and node.table not in ("", stream)):
+        return None
+    return str(node.name)
 
 
 def read_requests(condition: Condition | None, sampler: Sampler) -> list[ReadRequest]:

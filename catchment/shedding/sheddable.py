@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from catchment.aggregates.shed_terms import terms_in
+from catchment.aggregates.shed_terms import ShedTerms, terms_in
 from catchment.query.fragment import Fragment
 from catchment.query.sql.view_options import ALWAYS
 from catchment.shedding.conditions import column_of
@@ -47,9 +47,12 @@ class VisibleColumns:
     schema: pa.Schema | None
     are_reread: bool
 
-    def has(self, sql: str | None, types: Sequence[_IsType]) -> bool:
-        """Return whether an expression is a visible column; a reader can use it only if it is of one of these types."""
-        name = None if sql is None else column_of(sql)
+    def has(self, sql: str | None, stream: str, types: Sequence[_IsType]) -> bool:
+        """Return whether an expression is a visible column of a stream.
+
+        A reader can use it only if it is of one of these types.
+        """
+        name = None if sql is None else column_of(sql, stream)
         if name is None or not self.are_reread:
             return name is not None
         if self.schema is None or name not in self.schema.names:
@@ -64,9 +67,7 @@ def sheddable_fragment(
     terms = terms_in(fragment.aggregates)
     is_bounded = choice.any_aggregate or all(t.bounded for t in terms)
     is_clustered = any(t.clustered for t in terms)  # then a record has several values, and is in several groups
-    spareable = (
-        t for t in terms if not is_clustered and t.of in ("sum", "avg") and visible.has(t.argument, _NUMBER_TYPES)
-    )
+    spareable = (t for t in terms if not is_clustered and _is_spareable(t, fragment, visible))
     return SheddableFragment(
         fragment.name,
         tuple((t.name, str(law_of_sample(t)) if t.bounded else "count") for t in terms),
@@ -80,7 +81,11 @@ def sheddable_fragment(
     )
 
 
+def _is_spareable(terms: ShedTerms, fragment: Fragment, visible: VisibleColumns) -> bool:
+    return terms.of in ("sum", "avg") and visible.has(terms.argument, fragment.stream, _NUMBER_TYPES)
+
+
 def _group_key(fragment: Fragment, visible: VisibleColumns) -> str | None:
     if len(fragment.keys) != 1 or not any(is_type(fragment.keys[0].type) for is_type in _GROUP_TYPES):
         return None
-    return fragment.keys[0].sql if visible.has(fragment.keys[0].sql, _GROUP_TYPES) else None
+    return fragment.keys[0].sql if visible.has(fragment.keys[0].sql, fragment.stream, _GROUP_TYPES) else None

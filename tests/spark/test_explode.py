@@ -72,6 +72,8 @@ SUMMED = (
     f"WHERE x > 0 OR tag IS NULL {BY_TAG}",
     "SELECT window.start, count(x) AS c, sum(x + 1) AS x FROM (SELECT ts, x, explode_outer(tags) AS tag FROM s) e "
     "LEFT JOIN n ON e.tag = n.tag GROUP BY window(ts, '1 minute')",
+    "SELECT window.start, name, count(*) AS c, sum(x) AS x, avg(x) AS m FROM s LEFT JOIN n ON s.k = n.tag "
+    "GROUP BY window(ts, '1 minute'), name",
 )
 
 

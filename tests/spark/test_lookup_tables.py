@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from catchment.errors import EngineError
 from catchment.query.catalog import Catalog
 from catchment.query.planning.build import plan_view
 from catchment.query.sql.parse import parse_sql
@@ -121,6 +122,27 @@ def test_a_table_is_read_again_when_it_has_changed_and_a_version_in_use_stays_as
     clock.advance(60 * SECOND)
     assert [row.shop for row in tables["tiers"].collect()] == ["c"]
     assert tables.status()["tiers"]["problem"] is None
+
+
+def test_rows_that_are_not_unique_are_refused_at_the_start_and_leave_the_version_before_in_use_later(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from catchment.spark.sources.lookup_tables import LookupTables
+
+    clock = ManualClock(0)
+    good, bad = "shop,tier\na,gold\nb,gold\n", "shop,tier\na,gold\na,silver\n"
+    for name, refresh in (("still", ""), ("fresh", ", refresh = '1 minute'")):
+        options = f"path = '{name}.csv', unique = 'shop'{refresh}"
+        tables = catalog_of(f"CREATE TABLE shops (shop STRING, tier STRING) WITH ({options})").tables
+        (tmp_path / f"{name}.csv").write_text(bad)
+        with pytest.raises(EngineError, match="2 rows with shop = 'a'"):
+            LookupTables(spark, tables, tmp_path, clock)
+    (tmp_path / "fresh.csv").write_text(good)
+    held = LookupTables(spark, tables, tmp_path, clock)
+    (tmp_path / "fresh.csv").write_text(bad)
+    clock.advance(60 * SECOND)
+    assert {row.shop for row in held["shops"].collect()} == {"a", "b"}
+    assert "2 rows with shop = 'a'" in held.status()["shops"]["problem"]
 
 
 @pytest.mark.integration

@@ -104,14 +104,15 @@ def test_late_and_shed_at_three_sites_and_a_relay_keeps_its_bounds_and_ends_exac
     assert all(report.coverage.features[feature] == report.coverage.seeds for feature in ALWAYS)
 
 
-def test_samples_of_records_that_become_several_rows_are_stated_with_bounds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("view", ["parts", "kinds_of_pages"])
+def test_samples_of_records_that_become_several_rows_are_stated_with_bounds(tmp_path: Path, view: str) -> None:
     chance = random.Random(0)
     features = LATE_AND_SHED.features(chance)
     deployment = Deployment.load(LATE_AND_SHED.project(tmp_path / "project", chance, features).folder)
     workload = LATE_AND_SHED.workload(deployment.catalog, chance, features)
     simulation = DeploymentSimulation(deployment, workload, 0, features)
     simulation.run().assert_right()
-    rows = simulation.world.store.rows("results", "parts")
+    rows = simulation.world.store.rows("results", view)
     assert rows is not None
     for column in ("n", "bytes", "mean"):
         sampled = [

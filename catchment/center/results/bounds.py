@@ -135,7 +135,7 @@ class ResultBounds:
         terms = {}
         for law in self.laws:
             own = sampled.get(law.aggregate or "", any_sampled if law.aggregate is None else None)
-            waiting = other_deferred if self.is_indirect else deferred.get(law.law, other_deferred)
+            waiting = other_deferred if self.is_indirect else deferred.get(self._law_of_missing(law), other_deferred)
             late = self._late_of_rows(law, revision, lowered) + waiting
             terms[law.column] = BoundTerms(
                 law.law,
@@ -238,11 +238,19 @@ class ResultBounds:
             return np.full(n, 0.0 if late.records == 0.0 else np.inf)
         if self.is_indirect:
             return self._learned_of_rows(law, revision, late, lowered)
-        if law.law in (BoundLaw.COUNT, BoundLaw.DISTINCT):
+        if self._law_of_missing(law) in (BoundLaw.COUNT, BoundLaw.DISTINCT):
             return np.full(n, _or_infinite(late.records))
         if law.law in (BoundLaw.SUM, BoundLaw.AVG):
             return self._missing_of_values(law, revision, late, lowered)
         return law.factor * _missing_share(late, self._records_of_rows(late, lowered))
+
+    def _law_of_missing(self, law: ColumnLaw) -> BoundLaw:
+        """Return the law of what is missing of a column: a count lacks records, also where its sample is one of sums.
+
+        Where look-ups find several rows for a record, what is counted as late are these rows.
+        """
+        is_count = any(a.name == law.aggregate and a.function == "count" for a in self.fragment.aggregates)
+        return BoundLaw.COUNT if law.law is BoundLaw.SUM and is_count else law.law
 
     def _learned_of_rows(self, law: ColumnLaw, revision: Publish, late: Lateness, lowered: pa.Table) -> Floats:
         """Return the most that each row lacks of pairs, or of rows of `explode`: what its window is said to lack."""
@@ -299,12 +307,12 @@ class ResultBounds:
             return 0.0 if late.records == 0.0 else _learned_of_window(law, late)
         if law.law is BoundLaw.DISTINCT:
             return np.inf  # relative to how many distinct values there are, which the window does not tell
-        if law.law is BoundLaw.SUM:
+        if self._law_of_missing(law) is BoundLaw.SUM:
             return _ratio(late.of(law.aggregate or "").error)
         if law.law is BoundLaw.AVG:
             return _or_infinite(late.of(law.aggregate or "").error)
         share = float(_missing_share(late, np.array([late.received]))[0])
-        return _ratio(share) if law.law is BoundLaw.COUNT else law.factor * share
+        return _ratio(share) if self._law_of_missing(law) is BoundLaw.COUNT else law.factor * share
 
 
 def _learned_of_window(law: ColumnLaw, late: Lateness) -> float:

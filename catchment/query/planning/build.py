@@ -91,7 +91,7 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
         )
         return plan_assembled(view, grouping.assembly, slices, finish, catalog.answering_site(view))
     sheds = read.stream.shed and view.options.shed != NEVER and read.branches == 1
-    if read.explodes:  # only what a record adds in all is known to a bound
+    if read.may_multiply:  # only what a record adds in all is known to a bound
         sheds = sheds and all(aggregate.function in BOUNDED for aggregate in found)
     aggregate = aggregate_stream(
         read.stream,
@@ -99,7 +99,7 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
         conditions,
         grouping.window,
         tuple(keys.values()),
-        with_terms(found, clustered=bool(read.explodes)) if sheds else found,
+        with_terms(found, clustered=read.may_multiply) if sheds else found,
         read.explodes,
     )
     return QueryPlan(Sink(finish(aggregate), view.name, catalog.answering_site(view), view.options))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
 from sqlglot import exp
 
 from catchment.project.options import did_you_mean
@@ -19,7 +20,7 @@ from catchment.query.plan import QueryPlan
 from catchment.query.planning.calls import fresh_name, resolve_inputs
 from catchment.query.planning.composed import ViewWindows, relation_of, windows_of
 from catchment.query.planning.explodes import read_explode
-from catchment.query.planning.scope import DerivedRelation, Scope
+from catchment.query.planning.scope import DerivedRelation, Scope, infer_type
 from catchment.query.planning.subqueries import (
     NamedQueries,
     QuerySource,
@@ -62,6 +63,7 @@ class FromClause:
     """What a SELECT reads; `owners` is the stream that each relation belongs to, by their names in the plan.
 
     `conditions` are those of the subqueries that it reads (resolved). Of a UNION ALL it is one branch of `branches`.
+    `finds_several`: a look-up may find several rows for a record.
     """
 
     stream: Stream
@@ -73,6 +75,12 @@ class FromClause:
     conditions: tuple[exp.Expr, ...] = ()
     branches: int = 1
     explodes: tuple[Explode, ...] = ()
+    finds_several: bool = False
+
+    @property
+    def may_multiply(self) -> bool:
+        """Whether a record may become several rows."""
+        return bool(self.explodes) or self.finds_several
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -262,6 +270,7 @@ def _with_stream(join: exp.Join, read: FromClause, inner: FromClause, view: View
         read,
         scope=scope,
         lookups=(*read.lookups, *inner.lookups),
+        finds_several=read.finds_several or inner.finds_several,
         owners={**read.owners, **inner.owners},
         conditions=(*read.conditions, *inner.conditions),
     )
@@ -283,7 +292,33 @@ def _with_lookup(join: exp.Join, read: FromClause, canonical: str, view: View) -
     lookup = Lookup(table.name, canonical, render(on), _how(join, view), table.refresh_us)
     (owner,) = streams
     _check_missing_side(join, read, owner, lookup, on, view)
-    return replace(read, lookups=(*read.lookups, lookup), owners={**read.owners, canonical: owner})
+    return replace(
+        read,
+        lookups=(*read.lookups, lookup),
+        owners={**read.owners, canonical: owner},
+        finds_several=read.finds_several or not _finds_one(table, canonical, on),
+    )
+
+
+def _finds_one(table: Table, canonical: str, on: exp.Expr) -> bool:
+    """Return whether a condition finds one row of a table at most: it has values for all columns that are unique.
+
+    The types have to agree: of a text that is compared with a number, several values may be equal to it.
+    """
+    given = set()
+    for part in (part for part in conjuncts(on) if isinstance(part, exp.EQ)):
+        for own, other in ((part.left, part.right), (part.right, part.left)):
+            is_own = isinstance(own, exp.Column) and [node.name for node in own.parts[:-1]] == [canonical]
+            if is_own and all(column.parts[0].name != canonical for column in other.find_all(exp.Column)):
+                column = table.column(own.name)
+                if column is not None and _agree(column.type, infer_type(other)):
+                    given.add(column.name)
+    return bool(table.unique) and given.issuperset(table.unique)
+
+
+def _agree(column: pa.DataType, value: pa.DataType | None) -> bool:
+    """Return whether no two values of a column are equal to one value that they are compared with."""
+    return value is not None and (column == value or (pa.types.is_integer(column) and pa.types.is_integer(value)))
 
 
 def _check_missing_side(join: exp.Join, read: FromClause, owner: str, lookup: Lookup, on: exp.Expr, view: View) -> None:

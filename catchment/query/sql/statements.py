@@ -287,10 +287,18 @@ class Table(DeclaredRelation):
         doc="how often to look whether its rows have changed; records that come from then on find the new rows",
         absent="it is read when a site starts",
     )
+    unique: tuple[str, ...] = option(
+        kinds.column_names(),
+        (),
+        doc="columns whose values no two rows have in common: a look-up by all of them finds one row at most, which "
+        "makes samples of its records cheaper and their bounds tighter; rows that break it are not taken into use",
+        absent="a look-up may find several rows",
+    )
     where: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "unique", tuple(self._check_unique(name).name for name in self.unique))
         for column in self.columns:
             if isinstance(self.connector, PostgresConnector) and pa.types.is_nested(column.type):
                 raise QueryError(
@@ -298,6 +306,22 @@ class Table(DeclaredRelation):
                     "which is not read from PostgreSQL",
                     hint="make a view there whose columns are plain values, and name that",
                 )
+
+    def _check_unique(self, name: str) -> Column:
+        column = self._by_name.get(name.lower())
+        if column is None:
+            names = ", ".join(c.name for c in self.columns)
+            raise QueryError(
+                f"the unique column {name!r} of table {self.name!r} is not among its columns",
+                hint=f"name some: {names}",
+            )
+        if pa.types.is_floating(column.type) or pa.types.is_nested(column.type):
+            raise QueryError(
+                f"the unique column {name!r} of table {self.name!r} is {sql_type(column.type)}",
+                hint="name columns whose values are equal only if they are the same: numbers without a fraction, "
+                "texts, instants",
+            )
+        return column
 
     @property
     def has_version(self) -> bool:

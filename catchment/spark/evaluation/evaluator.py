@@ -34,6 +34,7 @@ _RECORDS = make_aggregate("count", None, None, name="_records")
 _COUNT = _RECORDS.states[0].name
 SIZE = "_size"
 _RECORD = "_record_of_rows"  # numbers the records of a batch within one job
+_ROWS = "_rows_of_records"  # how many rows they have become
 
 RecordCounts = tuple[tuple[int, int], ...]  # (slice, how many raw records)
 
@@ -90,9 +91,9 @@ class SparkEvaluator:
         else:
             found = self._group(rows, fragment, measures)
         reduced = to_reduced(found, take, time.monotonic() - began)
-        if not fragment.explodes:
-            return reduced
-        return reduced._replace(records=self._count_records(records, fragment))
+        if fragment.explodes:
+            return reduced._replace(records=self._count_records(records, fragment))
+        return reduced._replace(records=_count_per_slice(found, _ROWS)) if totals else reduced
 
     def _group(self, rows: DataFrame, fragment: Fragment, measures: tuple[Aggregate, ...]) -> pa.Table:
         spark = rows.sparkSession
@@ -104,7 +105,8 @@ class SparkEvaluator:
     def _group_records(self, records: DataFrame, fragment: Fragment, totals: Sequence[RecordTotals]) -> pa.Table:
         """Return what `_group` does of records that may be several rows each: first per record, then of all.
 
-        What is counted of a group are records, not rows, and the totals of records are summed up beside the states.
+        What is counted of a group are records and, apart from them, their rows. The totals of records are summed up
+        beside the states.
         """
         spark = records.sparkSession
         rows = self.rows(records.withColumn(_RECORD, F.monotonically_increasing_id()), fragment)
@@ -121,10 +123,12 @@ class SparkEvaluator:
                 strict=True,
             )
         ]
-        each = rows.groupBy(F.col(_RECORD), *keys).agg(*lift_columns(spark, lifted), *per_record)
+        counted = F.count(F.lit(1)).alias(_ROWS)
+        each = rows.groupBy(F.col(_RECORD), *keys).agg(counted, *lift_columns(spark, lifted), *per_record)
         summed = [F.expr(sql).alias(name) for of in totals for name, sql in zip(of.columns, of.sum_sql(), strict=True)]
         grouped = each.groupBy(SLICE_COLUMN, *(quote(key.name) for key in fragment.keys))
-        return grouped.agg(F.count(F.lit(1)).alias(_COUNT), *merge_columns(lifted), *summed).toArrow()
+        counts = F.count(F.lit(1)).alias(_COUNT), F.sum(_ROWS).alias(_ROWS)
+        return grouped.agg(*counts, *merge_columns(lifted), *summed).toArrow()
 
     def _count_records(self, records: DataFrame, fragment: Fragment) -> RecordCounts:
         """Return how many records each slice has, however many rows they become."""
@@ -269,7 +273,7 @@ def qualify(fragment: Fragment, column: str) -> str:
     return f"`{fragment.stream}`.`{column}`"
 
 
-def _count_per_slice(table: pa.Table) -> RecordCounts:
-    counts = table.group_by(SLICE_COLUMN).aggregate([(_COUNT, "sum")])
-    records = pc.cast(counts[f"{_COUNT}_sum"], pa.int64())
+def _count_per_slice(table: pa.Table, column: str = _COUNT) -> RecordCounts:
+    counts = table.group_by(SLICE_COLUMN).aggregate([(column, "sum")])
+    records = pc.cast(counts[f"{column}_sum"], pa.int64())
     return tuple(sorted(zip(counts[SLICE_COLUMN].to_pylist(), records.to_pylist(), strict=True)))

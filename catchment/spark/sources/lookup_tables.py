@@ -3,7 +3,8 @@
 A version of a table is the digest of its files or, in a database, of its rows. A table that is read again is held in
 memory as it was read, so a version never changes under the batches that use it, whatever happens to the files. It is
 looked at when a batch asks for it, at most every `refresh`; of a database all rows are read to do that. A new version
-that cannot be read leaves the one before in use, and the status says why.
+that cannot be read, or whose rows are not unique as the table says, leaves the one before in use, and the status says
+why.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from catchment.aggregates import quote
 from catchment.errors import CatchmentError, EngineError
 from catchment.files.digest import digest_of
 from catchment.query.sql.connectors import FilesConnector, PostgresConnector
 from catchment.query.sql.statements import VERSION_COLUMN, Table
+from catchment.records.unique_rows import check_unique
 from catchment.spark.sources.streams import ddl, read_table
 from catchment.timeline import Clock
 
@@ -81,6 +84,8 @@ class LookupTables(Mapping[str, DataFrame]):
             return self._read(table)
         now_us = self._clock.now_us()
         rows = read_table(self._spark, table, self._base).cache()
+        if table.unique:
+            check_unique(table, rows.select(*map(quote, table.unique)).toArrow())
         return self._make(table, rows, self._version_of_files(table.connector), now_us)
 
     def _make(self, table: Table, rows: DataFrame, version: str, now_us: int) -> TableVersion:
@@ -120,6 +125,7 @@ class LookupTables(Mapping[str, DataFrame]):
 
             rows = read_postgres_rows(table, self._base)
             version = version_of_rows(rows)[:VERSION_DIGITS]
+        check_unique(table, rows)
         now_us = self._clock.now_us()
         return self._make(table, self._spark.createDataFrame(rows, ddl(table)), version, now_us)
 

@@ -86,6 +86,11 @@ CREATE MATERIALIZED VIEW parts WITH (max_error = {max_error}, confidence = 0.9) 
   SELECT window.start, part, count(*) AS n, sum(bytes) AS bytes, avg(bytes) AS mean
   FROM load LATERAL VIEW explode(array(page, page, source)) t AS part
   GROUP BY window(ts, '{window_s} seconds'), part;
+CREATE TABLE kinds (page STRING, kind STRING) WITH (path = 'kinds.csv');
+CREATE MATERIALIZED VIEW kinds_of_pages WITH (max_error = {max_error}, confidence = 0.9) AS
+  SELECT window.start, kind, count(*) AS n, sum(bytes) AS bytes, avg(bytes) AS mean
+  FROM load JOIN kinds ON load.page = kinds.page
+  GROUP BY window(ts, '{window_s} seconds'), kind;
 """
 
 
@@ -106,6 +111,10 @@ def write_late_and_shed(folder: Path, chance: random.Random, features: Features)
     (folder / "catchment.toml").write_text(_TOML.format(**settings))
     promised = {"max_error": chance.choice((0.1, 0.2)), "window_s": chance.choice((1, 2))}
     (folder / "queries" / "all.sql").write_text(_SQL.format(**promised))
+    kinds = [
+        f"{page},{'odd' if (number + row) % 2 else 'even'}" for number, page in enumerate(PAGES) for row in range(5)
+    ]
+    (folder / "kinds.csv").write_text("\n".join(["page,kind", *kinds]) + "\n")
     return GeneratedProject(folder, SITES, ("hub",), (), features)
 
 

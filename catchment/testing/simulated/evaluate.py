@@ -34,6 +34,7 @@ from catchment.query.plan import QueryPlan
 from catchment.query.sql.connectors import FilesConnector
 from catchment.query.sql.statements import VERSION_COLUMN, Table
 from catchment.query.types import sql_type
+from catchment.records.unique_rows import check_unique
 from catchment.shedding.terms import add_terms
 from catchment.site.slack import SlackPlan, watched_values
 from catchment.testing.simulated.records import ArrivingRecords
@@ -387,7 +388,9 @@ def _read_table(folder: Path, table: Table) -> pa.Table:
     files = sorted(path.rglob(f"*.{table.connector.format}")) if path.is_dir() else [path]
     reader = {"csv": "read_csv", "json": "read_json", "parquet": "read_parquet"}[table.connector.format]
     names = ", ".join(f"'{file}'" for file in files)
-    return duckdb_connection().sql(f"SELECT * FROM {reader}([{names}])").to_arrow_table().cast(table.schema)
+    rows = duckdb_connection().sql(f"SELECT * FROM {reader}([{names}])").to_arrow_table().cast(table.schema)
+    check_unique(table, rows)
+    return rows
 
 
 def _without_zone(table: pa.Table) -> pa.Table:
