@@ -62,11 +62,11 @@ from catchment.errors import CenterError
 from catchment.progress.blocking import Blocked, SiteBlocked, SiteResumed, note_blocking
 from catchment.progress.deferred import DeferralKey
 from catchment.progress.events import DeferredMerged, Gathered, Landed, LeftOut, PartialsDeferred, Ticked
-from catchment.progress.frontier import Frontier, apply_landed, lacking_facts
+from catchment.progress.frontier import Frontier, apply_landed, instant_facts
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
-from catchment.wire.messages import Backfilled, Deferred, Delivered, Repaired, Shed, Suspended
+from catchment.wire.messages import Backfilled, Deferred, Delivered, LookedUp, Repaired, Shed, Suspended
 
 MAX_FORMER = 1_000  # former fragments that are remembered; what is on its way of an older one has arrived long ago
 
@@ -369,11 +369,14 @@ class CenterCore:
 
     def _note_landed(self, landed: Landed) -> None:
         """Take a segment in; shed and skipped records count at once, repaired ones when all sent before them is in."""
-        for origin, fact in lacking_facts(landed):
+        for origin, fact in instant_facts(landed):
             if isinstance(fact, Deferred):
                 self._note_deferred(fact, origin)
                 continue
             for running in self._using(fact.fragment, origin):
+                if isinstance(fact, LookedUp):
+                    running.note_looked_up(origin, fact)
+                    continue
                 counted = running.restrict_fact(origin, fact)
                 if counted is None:
                     continue

@@ -271,6 +271,7 @@ class Publish:
     deferred: DeferredRows | None = None  # which rows lack partials that were deferred, if any do
     has_answer: bool = True  # False if only the status has changed
     replaces: bool = False  # whether rows that were published before, and are not among these, hold no more
+    as_of: str = ""  # what the reason says of the versions of tables that records were looked up in
     mixed_signs: frozenset[str] = frozenset()  # sums that are known to have both signs, beyond what these rows show
 
 

@@ -24,7 +24,7 @@ from catchment.progress.frontier import Frontier
 from catchment.quality.merge_sites import SiteEstimate, expected_count
 from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
-from catchment.wire.messages import Closing, Deferred, Shed, Skipped
+from catchment.wire.messages import Closing, Deferred, LookedUp, Shed, Skipped
 
 
 def _add_rosters(fields: dict[str, Any]) -> dict[str, Any]:
@@ -217,6 +217,15 @@ class RunningQuery:
         from_us = self._from_us(site)
         lacking = tuple((slice_us, count) for slice_us, count in fact.lacking if slice_us >= from_us)
         return replace(fact, lacking=lacking) if lacking else None
+
+    def note_looked_up(self, site: str, fact: LookedUp) -> None:
+        """Note in which version of a table a site has looked up records that count."""
+        if site not in self.sites:
+            return
+        from_us = self._from_us(site)
+        slices = tuple(slice_us for slice_us in fact.slices if slice_us >= from_us)
+        if slices:
+            self.windows.looked_up.add(site, replace(fact, slices=slices), self.windows.state.final_us)
 
     @property
     def waiting(self) -> list[Arrival]:

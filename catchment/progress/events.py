@@ -8,7 +8,17 @@ import pyarrow as pa
 
 from catchment.errors import CenterError
 from catchment.storage.codec import stored
-from catchment.wire.messages import BackfillFact, MarkFact, Relayed, Repaired, Segment, Shed, Standing, SuspensionFact
+from catchment.wire.messages import (
+    BackfillFact,
+    LookedUp,
+    MarkFact,
+    Relayed,
+    Repaired,
+    Segment,
+    Shed,
+    Standing,
+    SuspensionFact,
+)
 
 
 @stored(version=2, migrations={1: dict})  # version 2 has sites
@@ -70,11 +80,12 @@ class DeferredMerged:
     number: int
 
 
-@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has suspensions, version 3 backfills
+# Version 2 has suspensions, version 3 backfills, version 4 looked_up.
+@stored(version=4, migrations={1: dict, 2: dict, 3: dict})
 @dataclass(frozen=True, slots=True)
 class Landed:
     """A segment is in: how many update rows it held per fragment, and what it states: progress, shedding, standings,
-    suspensions, backfills, and where its sender is a relay the facts of other sites."""
+    suspensions, backfills, look-ups, and where its sender is a relay the facts of other sites."""
 
     origin: str
     sequence: int
@@ -85,6 +96,7 @@ class Landed:
     relayed: tuple[Relayed, ...] = ()
     suspensions: tuple[SuspensionFact, ...] = ()
     backfills: tuple[BackfillFact, ...] = ()
+    looked_up: tuple[LookedUp, ...] = ()
 
     @classmethod
     def of(cls, segment: Segment) -> Landed:
@@ -102,6 +114,7 @@ class Landed:
             tuple(segment.relayed()),
             tuple(segment.suspensions()),
             tuple(segment.backfills()),
+            tuple(segment.looked_up()),
         )
 
 

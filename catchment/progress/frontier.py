@@ -20,6 +20,7 @@ from catchment.wire.messages import (
     Closing,
     Deferred,
     Fact,
+    LookedUp,
     Progress,
     QueryMark,
     Resumed,
@@ -190,10 +191,11 @@ def _facts(landed: Landed) -> list[tuple[str, Fact]]:
         *landed.shed,
         *landed.standings,
         *landed.suspensions,
+        *landed.looked_up,
     )
     return [*((landed.origin, fact) for fact in own), *((r.origin, r.fact) for r in landed.relayed)]
 
 
-def lacking_facts(landed: Landed) -> list[tuple[str, Shed | Skipped | Deferred]]:
-    """Return what a segment states of records that were left out, whatever is still missing before it."""
-    return [(origin, fact) for origin, fact in _facts(landed) if isinstance(fact, Shed | Skipped | Deferred)]
+def instant_facts(landed: Landed) -> list[tuple[str, Shed | Skipped | Deferred | LookedUp]]:
+    """Return what a segment states of records that were left out, or looked up, whatever is missing before it."""
+    return [(origin, fact) for origin, fact in _facts(landed) if isinstance(fact, Shed | Skipped | Deferred | LookedUp)]

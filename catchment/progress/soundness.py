@@ -22,6 +22,7 @@ from catchment.wire.messages import (
     Counted,
     Deferred,
     Fact,
+    LookedUp,
     Progress,
     QueryMark,
     Records,
@@ -107,6 +108,8 @@ def _check_fact(sender: str, fact: Fact, fragment: Fragment) -> None:
             _check_instant(sender, mark_us, fragment)
         case Counted(records=records) | Shed(lacking=records) | Skipped(lacking=records):
             _check_counts(sender, records, fragment)
+        case LookedUp(slices=slices):
+            _check_slices(sender, np.array(slices, dtype=np.int64), fragment)
         case Deferred(keys=keys, lacking=records):
             _check_counts(sender, records, fragment)
             if not set(keys) <= set(fragment.key_names):

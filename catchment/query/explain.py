@@ -113,11 +113,13 @@ def _site_lines(plan: QueryPlan, project: Project) -> list[str]:
 def _describe_lookup(lookup: Lookup) -> str:
     """Return which rows of a table records find, and what an exact answer means then."""
     when = "when the site starts"
+    told = ""
     if lookup.refresh_us is not None:
+        told = "windows say which, and "
         when += f", and again when its files have changed (looked at every {format_duration(lookup.refresh_us)})"
     return (
         f"{lookup.table} is read {when}; answers are exact as of the rows that it had when records were read "
-        f"({lookup.alias}._version names these in rows)"
+        f"({told}{lookup.alias}._version names these in rows)"
     )
 
 

@@ -56,6 +56,7 @@ from catchment.wire.messages import (
     Counted,
     Deferred,
     Delivered,
+    LookedUp,
     Progress,
     QueryMark,
     Relayed,
@@ -204,7 +205,7 @@ class RelayCore:
             known = self.origins.get(fact.fragment)
             if known is None:
                 continue
-            if isinstance(fact, Shed | SuspensionFact | Deferred | Backfilling):
+            if isinstance(fact, Shed | SuspensionFact | Deferred | Backfilling | LookedUp):
                 self._facts.append(Relayed(origin, fact))
             elif isinstance(fact, Repaired | Delivered | Backfilled):
                 known.repaired.append((origin, fact, known.waiting_of(origin)))

@@ -47,7 +47,7 @@ from catchment.site.stated_progress import ProgressStated, StatedProgress, State
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordsQuarantined
 from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US
-from catchment.wire.messages import MarkFact, Repaired, Shed, Updates
+from catchment.wire.messages import LookedUp, MarkFact, Repaired, Shed, Updates
 
 MAX_ENDED = 1_000  # fragments that are gone of which it is remembered by which exit they left
 CENTER = ""  # the exit towards the center by the declared route
@@ -183,6 +183,9 @@ class SiteCore:
                 self._paused.discard(stream)
             case FilesRead() | FolderSeen():
                 self.files.take_in(event, self.times_of(event.stream, now_us))
+            case LookedUp(fragment=name):
+                if name in self._fragments:  # else it was dropped while its past was read
+                    self._fragments[name].note_looked_up(event)
             case Ticked():
                 self._tick(now_us)
 
@@ -275,11 +278,16 @@ class SiteCore:
         holding = {name for name, from_us in held_us.items() if from_us < END_OF_TIME_US}
         marks: list[MarkFact] = []
         standings: list[SentMessage] = []
+        sending = {update.fragment for update in updates}
         for fragment in fragments:
             standings += fragment.take_standings(held_us[fragment.name])
             standings += [*fragment.suspension.take_facts(fragment.name), *fragment.take_backfilling()]
-            standings += [] if fragment.name in holding else fragment.take_backfilled()
-            marks += fragment.take_marks(self._marks_of(fragment))
+            backfilled = [] if fragment.name in holding else fragment.take_backfilled()
+            stated = fragment.take_marks(self._marks_of(fragment))
+            if stated or backfilled or fragment.name in sending:
+                standings += fragment.versions.take_facts(fragment.name)
+            standings += backfilled
+            marks += stated
         return [*updates, *self._take_shed_facts(sink, holding), *standings, *marks]
 
     def _release(self, sink: str, fragments: Sequence[SiteFragment], now_us: int) -> list[Updates]:

@@ -24,7 +24,7 @@ from catchment.site.stated_progress import ProgressStated
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordsQuarantined
 from catchment.storage.codec import stored
 from catchment.timeline import START_OF_TIME_US
-from catchment.wire.messages import BackfillFact, MarkFact, Repaired, Shed, Standing, SuspensionFact, Updates
+from catchment.wire.messages import BackfillFact, LookedUp, MarkFact, Repaired, Shed, Standing, SuspensionFact, Updates
 
 
 # Version 2 has past, version 3 goes_by_stream, version 4 from_us, version 5 sink.
@@ -173,11 +173,12 @@ Event = (
     | ReadingResumed
     | FilesRead
     | FolderSeen
+    | LookedUp
     | Ticked
 )
 
 
-SentMessage = Updates | MarkFact | Standing | Shed | Repaired | SuspensionFact | BackfillFact
+SentMessage = Updates | MarkFact | Standing | Shed | Repaired | SuspensionFact | BackfillFact | LookedUp
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from catchment.site.backfill import Backfill, PastAbsorbed
 from catchment.site.cache import PartialCache
 from catchment.site.event_clock import EventClock
 from catchment.site.events import Absorbed, FragmentAdded
+from catchment.site.looked_up import VersionsInUse
 from catchment.site.policies.base import LinkView, Policy
 from catchment.site.release import Release, ReleaseGate
 from catchment.site.room import Fits, Room
@@ -32,7 +33,7 @@ from catchment.site.slot_table import Slots
 from catchment.site.suspension import BatchSkipped, FragmentResumed, Suspension
 from catchment.storage.codec import stored
 from catchment.timeline import END_OF_TIME_US, START_OF_TIME_US
-from catchment.wire.messages import BackfillFact, MarkFact, Progress, QueryMark, Standing, Updates
+from catchment.wire.messages import BackfillFact, LookedUp, MarkFact, Progress, QueryMark, Standing, Updates
 
 BY_STREAM = ""  # stands for the queries without a contract, which wait as long as their stream says
 
@@ -55,8 +56,8 @@ def _add_stated_mark(fields: dict[str, Any]) -> dict[str, Any]:
     return fields | {"stated_us": fields["gate"].announced_us}
 
 
-# Version 2 has suspension and account, version 3 backfill, version 4 marks per query, version 5 from_us, 6 sink.
-@stored(version=6, migrations={1: dict, 2: dict, 3: _add_stated_mark, 4: dict, 5: dict})
+# Version 2 has suspension and account, 3 backfill, 4 marks per query, 5 from_us, 6 sink, 7 versions.
+@stored(version=7, migrations={1: dict, 2: dict, 3: _add_stated_mark, 4: dict, 5: dict, 6: dict})
 @dataclass(eq=False)
 class SiteFragment:
     """Takes partials in and gives updates and progress out, for one fragment."""
@@ -76,6 +77,7 @@ class SiteFragment:
     stated_queries: dict[str, int] = field(default_factory=dict)  # query -> the mark that was stated of it alone
     from_us: int = START_OF_TIME_US  # slices that start before are not wanted: another fragment has them
     sink: str = ""  # the exit by which it leaves; empty for that towards the center
+    versions: VersionsInUse = field(default_factory=VersionsInUse)  # of the tables that it looks records up in
 
     @classmethod
     def start(cls, added: FragmentAdded) -> SiteFragment:
@@ -238,6 +240,10 @@ class SiteFragment:
         self.account.skip()
         wanted = tuple(r for r in event.records if self.from_us <= r[0] < self.until_us)
         self.suspension.skip(replace(event, records=wanted))
+
+    def note_looked_up(self, fact: LookedUp) -> None:
+        """Note in which version of a table records were looked up."""
+        self.versions.note(fact, self.from_us, self.until_us)
 
     def release(self, clock: EventClock, link: LinkView, now_us: int, room: Room | None = None) -> list[Updates]:
         """Return the updates that leave now; without a room all that may leave fits."""

@@ -6,10 +6,11 @@ a set of partials to be merged once, a `Progress` says how many of them there ar
 `Repaired` that they no longer do, and a `Standing` what a site believed that windows lacked when it closed them. A
 `Suspended` says that a fragment takes nothing in at a site, because its expression failed there, a `Skipped` what it
 therefore lacks, and a `Resumed` that it takes part again. A `Backfilling` says that a fragment reads its past from
-history, a `Backfilled` that it has. What a relay states of other sites is `Relayed`, under the name of the site that it
-is true of; a `Deferred` says that partials wait at the relay, and a `Delivered` that they were sent on. A light site,
-which does not compute, sends `Records`. A `Segment` is the unit of durability and of acknowledgement: numbered without
-gaps per (origin, destination), merged once.
+history, a `Backfilled` that it has. A `LookedUp` says in which version of a table records were looked up. What a relay
+states of other sites is `Relayed`, under the name of the site that it is true of; a `Deferred` says that partials wait
+at the relay, and a `Delivered` that they were sent on. A light site, which does not compute, sends `Records`. A
+`Segment` is the unit of durability and of acknowledgement: numbered without gaps per (origin, destination), merged
+once.
 """
 
 from __future__ import annotations
@@ -300,10 +301,33 @@ class Backfilled:
             raise WireError(f"a backfill of {self.fragment!r} lost the event times {self.lost}, of which some are none")
 
 
+@stored()
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """The origin has looked up records of these slices in a version of a table that may change, for this fragment.
+
+    That is so whether they found a row or not.
+    """
+
+    fragment: str
+    table: str
+    version: str
+    slices: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.fragment or not self.table or not self.version or not self.slices:
+            raise WireError(
+                f"what was looked up has fragment {self.fragment!r}, table {self.table!r}, version {self.version!r} "
+                f"and {len(self.slices)} slices; none of these may be empty"
+            )
+
+
 SuspensionFact = Suspended | Skipped | Resumed
 BackfillFact = Backfilling | Backfilled
 MarkFact = Progress | QueryMark
-OwnFact = MarkFact | Shed | Repaired | Standing | SuspensionFact | BackfillFact  # what a site states of itself
+OwnFact = (
+    MarkFact | Shed | Repaired | Standing | SuspensionFact | BackfillFact | LookedUp
+)  # what a site states of itself
 RelayFact = Counted | Deferred | Delivered  # what only a relay states of a site
 Fact = OwnFact | RelayFact
 
@@ -393,6 +417,9 @@ class Segment:
 
     def backfills(self) -> Iterator[BackfillFact]:
         return (m for m in self.messages if isinstance(m, BackfillFact))
+
+    def looked_up(self) -> Iterator[LookedUp]:
+        return (m for m in self.messages if isinstance(m, LookedUp))
 
     def records(self) -> Iterator[Records]:
         return (m for m in self.messages if isinstance(m, Records))

@@ -14,6 +14,7 @@ from catchment.wire.messages import (
     Deferred,
     Delivered,
     Fact,
+    LookedUp,
     Progress,
     Relayed,
     Repaired,
@@ -37,6 +38,7 @@ FACTS: list[Fact] = [
     Resumed("q"),
     Deferred("q", "hub", 256_002, 0.25, ("page", "user"), ((0, 4), (10, 0)), True),
     Delivered("q", "hub", 256_002),
+    LookedUp("q", "tiers", "3f2a", (0, 10)),
 ]
 
 
@@ -67,6 +69,8 @@ def test_a_relayed_fact_is_read_as_it_was_written(fact: Fact) -> None:
         ["f", "a", ["d", "q", "hub", 1, 0.5, ["page"], [[0, -4]], True]],
         ["f", "a", ["e", "q", "", 1]],
         ["e", "q", "hub", 1],
+        ["v", "q", "tiers", "", [0]],
+        ["v", "q", "tiers", "3f2a", []],
     ],
 )
 def test_a_forged_fact_is_refused(entry: object) -> None:

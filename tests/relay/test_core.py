@@ -24,6 +24,7 @@ from catchment.wire.frames.codec import encode_segment
 from catchment.wire.messages import (
     Closing,
     Counted,
+    LookedUp,
     Progress,
     Relayed,
     Repaired,
@@ -240,6 +241,18 @@ def test_that_a_fragment_is_suspended_is_passed_on_before_any_mark_that_covers_w
     assert [fact for fact in heard if fact in facts] == facts
     marks = [place for place, fact in enumerate(heard) if isinstance(fact, Progress)]
     assert heard.index(facts[1]) < min(marks)
+
+
+def test_in_which_version_records_were_looked_up_is_passed_on_before_any_mark_that_covers_them(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, PAIR, WindowSpec.tumbling(10), wait_us=10**6)
+    fact = LookedUp("q", "tiers", "3f2a", (0,))
+    tree.sites["a"].state(fact)
+    for site in tree.sites.values():
+        site.batch([], 10)
+    tree.settle()
+    heard = [h.fact for h in tree.heard if isinstance(h, Relayed) and h.origin == "a"]
+    assert heard.count(fact) == 1
+    assert heard.index(fact) < min(place for place, told in enumerate(heard) if isinstance(told, Progress))
 
 
 def test_how_windows_were_let_go_is_passed_on_and_that_they_are_over_when_they_have_left(tmp_path: Path) -> None:

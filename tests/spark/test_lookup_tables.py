@@ -145,6 +145,48 @@ def test_rows_that_are_not_unique_are_refused_at_the_start_and_leave_the_version
     assert "2 rows with shop = 'a'" in held.status()["shops"]["problem"]
 
 
+LOOKED = """
+CREATE STREAM orders (ts TIMESTAMP, shop STRING, amount BIGINT)
+  WITH (event_time = 'ts', sites = 'us', path = 'orders/{site}');
+CREATE TABLE fresh (shop STRING, tier STRING) WITH (path = 'fresh.csv', refresh = '1 minute');
+CREATE TABLE still (shop STRING, name STRING) WITH (path = 'still.csv');
+CREATE MATERIALIZED VIEW by_tier AS SELECT window.start, tier, name, count(*) AS n FROM orders
+  JOIN fresh ON orders.shop = fresh.shop JOIN still ON orders.shop = still.shop
+  WHERE amount > 0 GROUP BY window(ts, '1 hour'), tier, name;
+"""
+
+
+def test_a_batch_says_in_which_version_it_looked_records_up_also_those_that_found_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from catchment.spark.evaluation.evaluator import SparkEvaluator
+    from catchment.spark.evaluation.one_pass import Take
+    from catchment.spark.sources.lookup_tables import LookupTables
+
+    catalog = catalog_of(LOOKED)
+    fragment = plan_view(catalog.views["by_tier"], catalog).fragment
+    (tmp_path / "fresh.csv").write_text("shop,tier\na,gold\n")
+    (tmp_path / "still.csv").write_text("shop,name\na,A\n")
+    clock = ManualClock(0)
+    tables = LookupTables(spark, catalog.tables, tmp_path, clock)
+    evaluator = SparkEvaluator(tables)
+    found = [(at(0.5), "a", 1), (at(1.5), "unknown", 1), (at(2.5), "a", 0)]
+    records = spark.createDataFrame(found, "ts TIMESTAMP, shop STRING, amount BIGINT")
+    hours = [round(at(hour).timestamp() * SECOND) for hour in (0, 1)]
+    told = []
+    for tier in ("gold", "silver"):
+        (tmp_path / "fresh.csv").write_text(f"shop,tier\na,{tier}\n")
+        clock.advance(60 * SECOND)
+        (reduced,) = evaluator.reduce_all(records, [Take(fragment)], len(found))
+        assert reduced.table["tier"].to_pylist() == [tier]
+        (fact,) = reduced.looked_up
+        assert (fact.fragment, fact.table, list(fact.slices)) == (fragment.name, "fresh", hours)
+        assert fact.version == tables.status()["fresh"]["version"]
+        assert reduced.events("f")[1:] == [fact]
+        told.append(fact.version)
+    assert len(set(told)) == 2
+
+
 @pytest.mark.integration
 @pytest.mark.skipif(not has_server(), reason=MISSING)
 def test_a_table_of_a_database_is_read_again_and_stays_in_use_while_the_database_is_away(

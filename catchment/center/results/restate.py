@@ -52,7 +52,7 @@ def restate_windows(
 
 def _is_over(action: Publish) -> bool:
     """Return whether a window changes no more: it is final, or lacks records that came too late for it."""
-    return action.status == FINAL or action.reason == LATE_ARE_OUT
+    return action.status == FINAL or action.reason.startswith(LATE_ARE_OUT)
 
 
 def note_rounds(
@@ -109,7 +109,7 @@ def _restate(again: Publish, target: ResultTables, source: ResultTables) -> Publ
         again,
         query=target.query,
         revision=1 if former is None else former["revision"] + 1,
-        reason="computed again on request, from the histories of the sites",
+        reason=f"computed again on request, from the histories of the sites{again.as_of}",
         rows=rows,
         replaces=former is not None,
         has_answer=True,

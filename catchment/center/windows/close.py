@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from catchment.center.events import Publish
 from catchment.center.query import CenterQuery
@@ -22,6 +23,7 @@ from catchment.center.statuses import FINAL, LATE_ARE_OUT
 from catchment.center.windows.closed import ClosedWindow, SiteMarks
 from catchment.center.windows.early import EarlyAnswers
 from catchment.center.windows.instants import SortedInstants
+from catchment.center.windows.looked_up import LookedUpVersions
 from catchment.center.windows.open import OpenSlices
 from catchment.center.windows.outstanding import Outstanding
 from catchment.center.windows.overflow import OverflowedWindows
@@ -33,6 +35,7 @@ from catchment.errors import AggregateError
 from catchment.quality.contract import WatchedQuantity
 from catchment.timeline import START_OF_TIME_US, Window
 
+LOOKED_UP_LATER = "late records were looked up"  # why a window that stays as it is says more
 LATE_SAMPLED = "late records were sampled, or deferred"  # why a window that was exact is not
 
 
@@ -46,6 +49,7 @@ class WindowCloser:
         open_slices: OpenSlices,
         outstanding: Outstanding,
         skipped: SkippedRecords,
+        looked_up: LookedUpVersions,
         publisher: WindowPublisher,
         early: EarlyAnswers,
         watched: Sequence[WatchedQuantity],
@@ -57,6 +61,7 @@ class WindowCloser:
         self._open = open_slices
         self._outstanding = outstanding
         self._skipped = skipped
+        self._looked_up = looked_up
         self._publisher = publisher
         self._early = early
         self._watched = watched
@@ -135,7 +140,8 @@ class WindowCloser:
 
     def complete(self, marks: SiteMarks, now_us: int) -> Iterator[Publish]:
         """Publish the closed windows that a missing site has passed, or that have the last of what they lacked."""
-        for start_us in self._windows_to_assess(marks):
+        untold = self._looked_up.take_untold()
+        for start_us in self._windows_to_assess(marks, untold):
             if start_us in self._state.late or self._renewed.is_pending(start_us):
                 continue  # its repair, which is due when it makes the window whole, assesses it
             if self._renewed.is_kept(start_us):
@@ -145,10 +151,12 @@ class WindowCloser:
             skipped = known.skipped
             if self.assess(window, known, marks):
                 yield self._publisher.publish_status(window, known, _why_changed(known, skipped), now_us)
+            elif start_us in untold:
+                yield self._publisher.publish_status(window, known, LOOKED_UP_LATER, now_us)
 
-    def _windows_to_assess(self, marks: SiteMarks) -> list[int]:
-        """Return the windows whose status may have changed since this was last asked, in order."""
-        noted = self._outstanding.take_changed() | self._skipped.take_changed()
+    def _windows_to_assess(self, marks: SiteMarks, noted: set[int]) -> list[int]:
+        """Return the windows whose status may have changed since this was last asked, in order; `noted` among them."""
+        noted = noted | self._outstanding.take_changed() | self._skipped.take_changed()
         changed = {start_us for start_us in noted if start_us in self._closed}
         before = self._assessed
         self._assessed = marks
@@ -192,7 +200,10 @@ class WindowCloser:
                 former = self._renewed.keeps_former(start_us, state.closed[start_us])
                 if former is not None:
                     owed = former.owed  # what is awaited now is of the answer that it does not take
-                    yield self._publisher.publish_status(self.query.window_at(start_us), former, FORMER_STANDS, now_us)
+                    stands = self._publisher.publish_status(
+                        self.query.window_at(start_us), former, FORMER_STANDS, now_us
+                    )
+                    yield replace(stands, reason=FORMER_STANDS, as_of="")  # what is known is of what came since
             self._renewed.forget(start_us)
             known = state.closed.pop(start_us)
             self._closed.discard(start_us)
@@ -202,6 +213,7 @@ class WindowCloser:
             self._overflowed.forget(start_us)
             if not owed and not known.skipped:
                 yield self._finalize(self.query.window_at(start_us), known, now_us)
+        self._looked_up.forget_ended(state.final_us, state.closed)
 
     def _final_us(self, marks: SiteMarks, now_us: int) -> int:
         """Return until when windows are final: not while a site that is here may still send what it has shed, or its

@@ -15,6 +15,7 @@ from catchment.center.shards.parts import count_rows, is_parts
 from catchment.center.statuses import EARLY, EXACT, FINAL
 from catchment.center.windows.closed import ClosedWindow
 from catchment.center.windows.learned import Totals, learned_columns, totals_of_answers
+from catchment.center.windows.looked_up import LookedUpVersions
 from catchment.center.windows.outstanding import Outstanding
 from catchment.quality.merge_sites import Lateness
 from catchment.query.fragment import SLICE_COLUMN
@@ -27,9 +28,12 @@ if TYPE_CHECKING:  # the state holds what is unfinished, which knows the publish
 class WindowPublisher:
     """Publishes the windows of one query of one stream: its answers are its merged partials."""
 
-    def __init__(self, query: CenterQuery, outstanding: Outstanding, state: WindowsState) -> None:
+    def __init__(
+        self, query: CenterQuery, outstanding: Outstanding, state: WindowsState, looked_up: LookedUpVersions
+    ) -> None:
         self.query = query
         self._outstanding = outstanding
+        self._looked_up = looked_up
         self._state = state
         self.row_schema = pa.schema([f for f in query.fragment.schema if f.name != SLICE_COLUMN])
 
@@ -137,6 +141,7 @@ class WindowPublisher:
         return self._state.learned.lateness(window.start_us, columns, late, self._state.closed, self.query.late_delta)
 
     def _revision(self, window: Window, known: ClosedWindow, reason: str, rows: pa.Table, now_us: int) -> Publish:
+        as_of = self._looked_up.tell(window.start_us)
         return Publish(
             query=self.query.name,
             window=window,
@@ -144,8 +149,9 @@ class WindowPublisher:
             status=known.status,
             coverage=known.coverage,
             missing_sites=known.absent_sites,
-            reason=reason,
+            reason=reason + as_of,
             rows=rows,
+            as_of=as_of,
             published_us=now_us,
             lowest_rate=self._outstanding.lowest_rate(window.start_us),
             late=self._lateness(window, known),

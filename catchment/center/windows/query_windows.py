@@ -16,6 +16,7 @@ from catchment.center.query import CenterQuery
 from catchment.center.windows.close import WindowCloser
 from catchment.center.windows.closed import SiteMarks
 from catchment.center.windows.early import EarlyAnswers
+from catchment.center.windows.looked_up import LookedUpVersions
 from catchment.center.windows.open import OpenSlices, split_by_slice
 from catchment.center.windows.outstanding import Outstanding
 from catchment.center.windows.overflow import OverflowedWindows
@@ -28,7 +29,7 @@ from catchment.quality.contract import Measure, WatchedQuantity, watched_quantit
 
 # Of a join its sites tell how many records they have and lack; what pairs lack is learned (`windows/learned.py`).
 RECORDS = (WatchedQuantity(Measure("count"), None, (), bounded=False),)
-MakePublisher = Callable[[CenterQuery, Outstanding, WindowsState], WindowPublisher]
+MakePublisher = Callable[[CenterQuery, Outstanding, WindowsState, LookedUpVersions], WindowPublisher]
 
 
 class QueryWindows:
@@ -42,7 +43,8 @@ class QueryWindows:
         watched = RECORDS if query.join is not None else watched_quantities(query.fragment.aggregates)
         by_group = len(query.fragment.keys) == 1
         self.outstanding = Outstanding(query.window, by_group, self.state.outstanding, self.state.deferred)
-        publisher = make_publisher(query, self.outstanding, self.state)
+        self.looked_up = LookedUpVersions(query.window, self.state.looked_up)
+        publisher = make_publisher(query, self.outstanding, self.state, self.looked_up)
         self.unfinished = UnfinishedAnswers(query, self.state.unfinished, publisher)
         self.open = OpenSlices(query, self.state, self.outstanding.deferred)
         self.skipped = SkippedRecords(self.state, self.open)
@@ -55,6 +57,7 @@ class QueryWindows:
             self.open,
             self.outstanding,
             self.skipped,
+            self.looked_up,
             publisher,
             self.early,
             watched,

@@ -10,6 +10,7 @@ from catchment.center.late.registry import LateRegistry
 from catchment.center.windows.closed import ClosedWindow
 from catchment.center.windows.deferred import DeferralName, DeferredBatch
 from catchment.center.windows.learned import LearnedErrors
+from catchment.center.windows.looked_up import VersionsOfTables
 from catchment.center.windows.outstanding import OutstandingBatch, SiteBatch
 from catchment.center.windows.recent import EarlyWindow, RecentWindows
 from catchment.center.windows.unfinished import UnfinishedState
@@ -42,13 +43,15 @@ class FormerWindow:
 
 
 @stored(
-    version=6,  # version 3 has deferred, version 4 has overflowed, version 5 has renewed, version 6 has learned
+    # version 3 has deferred, version 4 overflowed, version 5 renewed, version 6 learned, version 7 looked_up
+    version=7,
     migrations={
         1: lambda fields: fields | {"unmerged_of_sites": {}, "skipped": {}},
         2: dict,
         3: dict,
         4: dict,
         5: dict,
+        6: dict,
     },
 )
 @dataclass
@@ -77,3 +80,4 @@ class WindowsState:
     overflowed: set[int] = field(default_factory=set)  # windows with a sum that does not fit
     renewed: dict[int, FormerWindow] = field(default_factory=dict)  # what windows had that are computed again
     learned: LearnedErrors = field(default_factory=LearnedErrors)  # what windows lacked, of joins and explode
+    looked_up: dict[int, VersionsOfTables] = field(default_factory=dict)  # window -> in which versions of tables

@@ -91,6 +91,8 @@ def _plan_one_stream(view: View, catalog: Catalog, read: FromClause) -> QueryPla
         )
         return plan_assembled(view, grouping.assembly, slices, finish, catalog.answering_site(view))
     sheds = read.stream.shed and view.options.shed != NEVER and read.branches == 1
+    if any(lookup.refresh_us is not None for lookup in read.lookups):
+        sheds = False  # what is repaired may find other rows than the sample did, and would not make it whole
     if read.may_multiply:  # only what a record adds in all is known to a bound
         sheds = sheds and all(aggregate.function in BOUNDED for aggregate in found)
     aggregate = aggregate_stream(

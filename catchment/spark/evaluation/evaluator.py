@@ -25,8 +25,11 @@ from catchment.query.fragment import SLICE_COLUMN, Fragment, count_records
 from catchment.shedding.places import SamplingRule
 from catchment.shedding.sampler import Selection, Side, SparedPart
 from catchment.shedding.terms import add_terms
+from catchment.site.events import Absorbed, Event
 from catchment.spark.evaluation.one_pass import Take, fits, lift_rows, lift_together
 from catchment.spark.evaluation.project_functions import expression, spark_sql
+from catchment.spark.sources.lookup_tables import LookupTables
+from catchment.wire.messages import LookedUp
 
 UNKNOWN_ROWS = 2**31  # the assumed size of a batch whose rows nobody has counted
 ONE_PASS_ROWS = 250_000  # rows per fragment above which native jobs are faster for a whole batch
@@ -44,7 +47,8 @@ class Reduced(NamedTuple):
 
     `sizes` has the keys with how many records they stand for (`SIZE`), and `moments`, in the same order, the moments of
     their values where these were asked for. `spared` records were taken whatever the rate: they are the rows of `sizes`
-    and `moments` from `spared_from` on. `seconds` is what the take cost beside what all takes share.
+    and `moments` from `spared_from` on. `seconds` is what the take cost beside what all takes share. `looked_up` has
+    the versions of tables that may change, each with the slices whose records were looked up in it.
     """
 
     table: pa.Table
@@ -54,6 +58,11 @@ class Reduced(NamedTuple):
     seconds: float = 0.0
     spared: int = 0
     spared_from: int | None = None
+    looked_up: tuple[LookedUp, ...] = ()
+
+    def events(self, fragment: str) -> list[Event]:
+        """Return what the core of a site hears of it."""
+        return [Absorbed(fragment, self.table, self.records), *self.looked_up]
 
 
 class Evaluator(Protocol):
@@ -78,6 +87,19 @@ class SparkEvaluator:
         self.tables = tables
 
     def _reduce(self, records: DataFrame, take: Take) -> Reduced:
+        """Return a take reduced: all its records are looked up in one version of each table."""
+        fragment = take.fragment
+        if not fragment.lookups or not isinstance(self.tables, LookupTables):
+            return self._reduce_held(records, take)
+        held = self.tables.hold(lookup.table for lookup in fragment.lookups)
+        reduced = SparkEvaluator(held.rows)._reduce_held(records, take)
+        if not held.versions:
+            return reduced
+        slices = tuple(slice_us for slice_us, _ in self._count_records(records, fragment))
+        looked_up = (LookedUp(fragment.name, table, version, slices) for table, version in held.versions if slices)
+        return reduced._replace(looked_up=tuple(looked_up))
+
+    def _reduce_held(self, records: DataFrame, take: Take) -> Reduced:
         began = time.monotonic()
         fragment = take.fragment
         rows = self.rows(records, fragment)
@@ -254,6 +276,7 @@ def merge_pieces(pieces: Sequence[Reduced], takes: Sequence[Take]) -> Reduced:
         rest.seconds + spared.seconds,
         sum(count for _, count in spared.records),
         rest.sizes.num_rows,
+        tuple(dict.fromkeys((*rest.looked_up, *spared.looked_up))),
     )
 
 

@@ -32,7 +32,7 @@ from catchment.records.stored_history import StoredHistory
 from catchment.shedding.debts import EventTimeLimits
 from catchment.shedding.reader_filter import ROW
 from catchment.site.agreed_time import AgreedTime, BatchTimes, Buckets, TimeBucket
-from catchment.site.events import Absorbed, Event, Observed
+from catchment.site.events import Event, Observed
 from catchment.site.plausible import PlausibleTimes, count_far, far_us, find_plausible_times, needs_check
 from catchment.site.reader import ReaderWatch
 from catchment.site.slack import watched_values
@@ -464,7 +464,7 @@ class BatchReducer:
             for f, counted in zip(skipping, found[len(plans) :], strict=True)
         ]
         for plan, reduced in zip(plans, found[: len(plans)], strict=True):
-            events.append(Absorbed(plan.fragment.name, reduced.table, reduced.records))
+            events += reduced.events(plan.fragment.name)
             events += self._observe(state, records, plan)
         return events
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 import pyarrow as pa
@@ -37,6 +37,7 @@ from catchment.site.backfill import (
 )
 from catchment.site.core import SiteCore
 from catchment.site.events import Event
+from catchment.spark.evaluation.evaluator import Reduced
 from catchment.spark.evaluation.failures import is_data_error
 from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState
@@ -45,6 +46,7 @@ from catchment.spark.sources.streams import ddl
 from catchment.spark.streaming import reason_of
 from catchment.storage.batch_times import RemovedBatches
 from catchment.timeline import END_OF_TIME_US
+from catchment.wire.messages import LookedUp
 
 _log = logging.getLogger(__name__)
 NO_TIMES: EventSpan = (0, 0)
@@ -97,7 +99,7 @@ class PastReader:
         chunk = self._choose(found)
         if chunk.is_empty:
             return False
-        sent_bytes = self.submit([self._read(found, chunk)])
+        sent_bytes = self.submit(self._read(found, chunk))
         self.pace.note_sent(chunk.rows, sent_bytes, clock.now_us())
         return True
 
@@ -113,24 +115,24 @@ class PastReader:
             unwritten=unwritten,
         )
 
-    def _read(self, found: NextPast, chunk: PastChunk) -> PastAbsorbed:
+    def _read(self, found: NextPast, chunk: PastChunk) -> list[Event]:
         """Return what a fragment makes of past batches; those that it fails on are lost, each as a whole."""
         fragment = found.fragment
         from_us = found.backfill.past[0].from_us
         try:
-            partials, counts = self._reduce(found, chunk.batches, chunk.rows)
+            past = self._reduce(found, chunk.batches, chunk.rows)
         except Exception as failure:  # what is no fragment's fault is raised
             if not is_data_error(failure):
                 raise
             return self._read_one_by_one(found, chunk)
-        partials, counts = drop_before(partials, counts, from_us)
-        return PastAbsorbed(fragment.name, chunk.first, chunk.end, partials, counts, chunk.lost)
+        partials, counts = drop_before(past.table, past.records, from_us)
+        absorbed = PastAbsorbed(fragment.name, chunk.first, chunk.end, partials, counts, chunk.lost)
+        return [absorbed, *_from(past.looked_up, from_us)]
 
-    def _reduce(
-        self, found: NextPast, batches: Sequence[int], rows: int
-    ) -> tuple[pa.Table, tuple[tuple[int, int], ...]]:
+    def _reduce(self, found: NextPast, batches: Sequence[int], rows: int) -> Reduced:
         if not batches:
-            return found.fragment.schema.empty_table(), ()
+            nothing = found.fragment.schema.empty_table()
+            return Reduced(nothing, (), nothing, nothing)
         stream = found.state.stream
         past = found.backfill.past[0]
         span = past.from_us, past.until_us if past.is_bounded else END_OF_TIME_US
@@ -139,9 +141,9 @@ class PastReader:
         reduced = self.reducer.evaluator.reduce_all(records, [Take(found.fragment)], rows)[0]
         for number in batches:
             history.check(number)  # files that it refers to may have been changed while they were read
-        return reduced.table, reduced.records
+        return reduced
 
-    def _read_one_by_one(self, found: NextPast, chunk: PastChunk) -> PastAbsorbed:
+    def _read_one_by_one(self, found: NextPast, chunk: PastChunk) -> list[Event]:
         """Return what a fragment makes of the first of some batches, and whether it fails on that one.
 
         One batch is an entry of its own then: what can be taken in is, and the rest is read together again.
@@ -151,7 +153,7 @@ class PastReader:
         number = chunk.batches[0]
         end = number + 1 if len(chunk.batches) > 1 else chunk.end
         try:
-            partials, counts = self._reduce(found, [number], chunk.rows)
+            past = self._reduce(found, [number], chunk.rows)
         except Exception as failure:
             if not is_data_error(failure):
                 raise
@@ -162,9 +164,19 @@ class PastReader:
             of = about(site=self.reducer.site, stream=fragment.stream, fragment=fragment.name)
             told = "%s fails on batch %d of its past: %s"
             _log.warning(told, fragment.name, number, reason_of(str(failure)), extra=of)
-            return PastAbsorbed(fragment.name, chunk.first, end, empty, (), lost, reason_of(str(failure)))
-        partials, counts = drop_before(partials, counts, found.backfill.past[0].from_us)
-        return PastAbsorbed(fragment.name, chunk.first, end, partials, counts, chunk.lost)
+            return [PastAbsorbed(fragment.name, chunk.first, end, empty, (), lost, reason_of(str(failure)))]
+        from_us = found.backfill.past[0].from_us
+        partials, counts = drop_before(past.table, past.records, from_us)
+        absorbed = PastAbsorbed(fragment.name, chunk.first, end, partials, counts, chunk.lost)
+        return [absorbed, *_from(past.looked_up, from_us)]
+
+
+def _from(facts: Sequence[LookedUp], from_us: int) -> Iterator[LookedUp]:
+    """Yield what was looked up in slices from an instant on."""
+    for fact in facts:
+        slices = tuple(slice_us for slice_us in fact.slices if slice_us >= from_us)
+        if slices:
+            yield replace(fact, slices=slices)
 
 
 def pace_of(link: Link) -> BackfillPace:

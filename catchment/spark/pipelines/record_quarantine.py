@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.query.fragment import Fragment
-from catchment.site.events import Absorbed, Event, Observed
+from catchment.site.events import Event, Observed
 from catchment.site.slack import watched_values
 from catchment.site.suspension import RecordsQuarantined, find_window_beyond, shorten
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS
@@ -105,7 +105,7 @@ class RecordQuarantine:
         evaluator = self.reducer.evaluator
         name = plan.fragment.name
         (reduced,) = evaluator.reduce_all(kept, [Take(plan.fragment)], state.last_rows or UNKNOWN_ROWS)
-        events: list[Event] = [Absorbed(name, reduced.table, reduced.records)]
+        events = reduced.events(name)
         for watch in plan.watches:
             values = watched_values(watch.slack)
             table = observe_sources(evaluator, kept, watch.fragment, state.stream.source, values)

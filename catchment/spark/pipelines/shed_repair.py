@@ -30,7 +30,7 @@ from catchment.shedding.debts import BatchGivenUp, BatchRepaired, ShedDebt, Shed
 from catchment.shedding.reader_filter import ROW, ReadRequest
 from catchment.shedding.sampler import Selection, Side
 from catchment.shedding.terms import negate_terms
-from catchment.site.events import Absorbed, Event
+from catchment.site.events import Event
 from catchment.site.plausible import PlausibleTimes
 from catchment.site.suspension import FragmentSuspended
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS, Evaluator
@@ -200,7 +200,7 @@ def repair_events(
     for fragment, left, kept in zip(fragments, found[::2], found[1::2], strict=True):
         both = pa.concat_tables([left.table, negate_terms(kept.table, fragment.aggregates)])
         table = partials.combine(both, [SLICE_COLUMN, *fragment.key_names], fragment.aggregates)
-        events.append(Absorbed(fragment.name, table, left.records))
+        events += left._replace(table=table).events(fragment.name)
     events.append(BatchRepaired(stream, debt.batch, tuple(f.name for f in fragments)))
     return events
 

@@ -34,7 +34,7 @@ from catchment.shedding.reader_filter import Condition
 from catchment.shedding.sampler import TAKE_ALL, Selection
 from catchment.shedding.sheddable import VisibleColumns, sheddable_fragment
 from catchment.shedding.terms import record_moments
-from catchment.site.events import Absorbed, Event
+from catchment.site.events import Event
 from catchment.spark.evaluation.evaluator import SIZE, Evaluator, RecordCounts, Reduced
 from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.sources.reread import BatchRows
@@ -282,7 +282,7 @@ class StreamShedding:
         """
         samples: list[FragmentSample] = []
         for fragment, reduced in zip(fragments, found, strict=True):
-            yield Absorbed(fragment.name, reduced.table, reduced.records)
+            yield from reduced.events(fragment.name)
             sampler = TAKE_ALL if sample is None else sample.decision.sampler(fragment.name)
             if sampler.sheds:
                 lacking = lacking_records(fragment.slicing, reduced.records, sampler.rate, span_us)

@@ -12,10 +12,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -47,6 +47,13 @@ class TableVersion:
     problem: str | None = None  # why a newer version is not in use
 
 
+class HeldTables(NamedTuple):
+    """Tables that do not change while a batch uses them, and the (table, version) of those that may change later."""
+
+    rows: Mapping[str, DataFrame]
+    versions: tuple[tuple[str, str], ...] = ()
+
+
 class LookupTables(Mapping[str, DataFrame]):
     """The tables that records are looked up in, by name; reading one gives its rows as they are to be used now."""
 
@@ -59,12 +66,21 @@ class LookupTables(Mapping[str, DataFrame]):
         self._known = {name: self._read_first(table) for name, table in tables.items()}
 
     def __getitem__(self, name: str) -> DataFrame:
+        return self._current(name).rows
+
+    def _current(self, name: str) -> TableVersion:
         with self._lock:
             known = self._known[name]
             refresh_us = self._tables[name].refresh_us
             if refresh_us is not None and self._clock.now_us() - known.looked_at_us >= refresh_us:
                 self._look_again(self._tables[name], known)
-            return self._known[name].rows
+            return self._known[name]
+
+    def hold(self, names: Iterable[str]) -> HeldTables:
+        """Return tables as they are to be used now; they stay as they are."""
+        current = {name: self._current(name) for name in dict.fromkeys(names)}
+        changing = [(name, c.version) for name, c in current.items() if self._tables[name].refresh_us is not None]
+        return HeldTables({name: c.rows for name, c in current.items()}, tuple(changing))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._known)

@@ -136,9 +136,10 @@ class _Writer:
         if self._has(Feature.LOOKUP):
             lines = "".join(f"{page},{section}\n" for page, section in SECTIONS.items())
             (self.folder / "sections.csv").write_text("page,section\n" + lines)
-            streams.append(
-                "CREATE TABLE sections (page STRING, section STRING) WITH (path = 'sections.csv', format = 'csv');"
-            )
+            options = "path = 'sections.csv', format = 'csv'"
+            if len(self.sites) == 2:  # then windows say in which version of it records were looked up
+                options += ", refresh = '1 minute'"
+            streams.append(f"CREATE TABLE sections (page STRING, section STRING) WITH ({options});")
         views = map(self._name_sinks, map(self._name_sites, self._views()))
         (self.folder / "queries" / "all.sql").write_text("\n".join([*streams, *views]) + "\n")
         if self._has(Feature.SHAPES):

@@ -39,6 +39,7 @@ from catchment.shedding.terms import add_terms
 from catchment.site.slack import SlackPlan, watched_values
 from catchment.testing.simulated.records import ArrivingRecords
 from catchment.timeline import WindowSpec
+from catchment.wire.messages import LookedUp
 
 SIMULATED_VERSION = "simulated"  # of every table
 NUMBER = "_number"  # of the record that a row comes from
@@ -131,6 +132,7 @@ class PureEvaluator:
     """Evaluates fragments over the records of a workload."""
 
     def __init__(self, folder: Path, tables: Mapping[str, Table]) -> None:
+        self._declared = dict(tables)
         self._tables = {name: _read_table(folder, table) for name, table in tables.items()}
         self._known: dict[tuple[int, Fragment], FragmentRows] = {}
         self._asked: dict[tuple[int, int], FragmentRows] = {}  # by identity, which is found faster
@@ -143,6 +145,15 @@ class PureEvaluator:
         if asked not in self._asked:  # what is known holds the fragment, so that no other one has its identity
             self._asked[asked] = replace(self._find(arrivals, fragment), fragment=fragment)
         return self._asked[asked]
+
+    def looked_up(self, arrivals: ArrivingRecords, fragment: Fragment, chosen: Mask) -> list[LookedUp]:
+        """Return in which versions of tables that may change the chosen records were looked up."""
+        tables = [k.table for k in fragment.lookups if self._declared[k.table].refresh_us is not None]
+        if not tables:
+            return []
+        rows = self._find(arrivals, count_records(fragment)).of_records(chosen)
+        slices = tuple(np.unique(fragment.slicing.starts_of(rows.times_us)).tolist())
+        return [LookedUp(fragment.name, name, SIMULATED_VERSION, slices) for name in dict.fromkeys(tables) if slices]
 
     def _find(self, arrivals: ArrivingRecords, fragment: Fragment) -> FragmentRows:
         """Return what any fragment takes of all records that differs in its name alone, evaluated once."""

@@ -370,6 +370,7 @@ class SimulatedSite:
                 rows = rows.of_records(_passing(reader.stream.name, batch, taken.size, rate))
             table, records = rows.lift(rate if sheds else 1.0)
             events.append(Absorbed(fragment.name, table, records))
+            events += self.around.evaluator.looked_up(reader.log.arrivals, fragment, _inside(batch, taken))
             if sheds and times is not None:
                 lacking = _lacking(fragment.slicing, dict(records), rate, (times.low_us, times.high_us))
                 samples.append(FragmentSample(fragment.name, Sampler(rate), lacking, plan.shed.repair != NEVER))
@@ -443,22 +444,31 @@ class SimulatedSite:
                 continue
             log = reader.log
             chunk = choose_chunk(backfill, partial(_past_batch, log), lambda number: None, PAST_ROWS, PAST_BATCHES)
-            self.host.submit("backfill", [self._reduce_past(log, fragment, chunk, backfill.past[0].from_us)])
+            self.host.submit("backfill", self._reduce_past(log, fragment, chunk, backfill.past[0].from_us))
             self.around.counts.past_chunks += 1
             return
 
-    def _reduce_past(self, log: SourceLog, fragment: Fragment, chunk: PastChunk, from_us: int) -> PastAbsorbed:
+    def _reduce_past(self, log: SourceLog, fragment: Fragment, chunk: PastChunk, from_us: int) -> list[Event]:
         inside = np.zeros(len(log.arrivals), dtype=np.bool_)
         for number in chunk.batches:
             inside[log.start_of(number) : log.ends[number]] = True
-        rows = self.around.evaluator.rows(log.arrivals, fragment)
-        table, records = rows.of_records(inside & log.accepted).lift()
-        return PastAbsorbed(fragment.name, chunk.first, chunk.end, *drop_before(table, records, from_us), chunk.lost)
+        inside &= log.accepted
+        table, records = self.around.evaluator.rows(log.arrivals, fragment).of_records(inside).lift()
+        past = PastAbsorbed(fragment.name, chunk.first, chunk.end, *drop_before(table, records, from_us), chunk.lost)
+        from_now_on = inside & (log.arrivals.times_us >= from_us)
+        return [past, *self.around.evaluator.looked_up(log.arrivals, fragment, from_now_on)]
 
     # --- what leaves -------------------------------------------------------------------------------------------------
 
     def _enact(self, number: int, actions: Sequence[Action]) -> int:
         return self.exits.enact(self.host, number, actions)
+
+
+def _inside(batch: Batch, taken: Mask) -> Mask:
+    """Return which of all records are taken of a batch."""
+    inside = np.zeros(taken.size, dtype=np.bool_)
+    inside[batch.start : batch.end] = taken[batch.start : batch.end]
+    return inside
 
 
 def may_shed(plan: FragmentPlan) -> bool:

@@ -24,6 +24,7 @@ from catchment.wire.messages import (
     Counted,
     Deferred,
     Delivered,
+    LookedUp,
     OwnFact,
     Progress,
     QueryMark,
@@ -160,6 +161,22 @@ class BackfilledEntry(_FragmentEntry, frozen=True, tag="g"):
         yield self.lost
 
 
+class LookedUpEntry(_FragmentEntry, frozen=True, tag="v"):
+    """A `LookedUp`."""
+
+    table: Name
+    version: Name
+    slices: Annotated[tuple[Int64, ...], Meta(min_length=1)]
+
+    def names(self) -> Iterator[str]:
+        yield self.fragment
+        yield self.table
+        yield self.version
+
+    def collections(self) -> Iterator[Collection[object]]:
+        yield self.slices
+
+
 class CountedEntry(_FragmentEntry, frozen=True, tag="c"):
     """A `Counted`, which only relays state."""
 
@@ -243,6 +260,7 @@ OwnFactEntry = (
     | ResumedEntry
     | BackfillingEntry
     | BackfilledEntry
+    | LookedUpEntry
 )
 
 
@@ -364,6 +382,8 @@ def pack_fact(fact: OwnFact) -> OwnFactEntry:
             return BackfillingEntry(fact.fragment, fact.from_us, fact.until_us)
         case Backfilled():
             return BackfilledEntry(fact.fragment, fact.lost)
+        case LookedUp():
+            return LookedUpEntry(fact.fragment, fact.table, fact.version, fact.slices)
 
 
 def unpack_fact(entry: OwnFactEntry) -> OwnFact:
@@ -391,6 +411,8 @@ def unpack_fact(entry: OwnFactEntry) -> OwnFact:
             return Backfilling(entry.fragment, entry.from_us, entry.until_us)
         case BackfilledEntry():
             return Backfilled(entry.fragment, entry.lost)
+        case LookedUpEntry():
+            return LookedUp(entry.fragment, entry.table, entry.version, entry.slices)
 
 
 def pack_relayed(relayed: Relayed) -> RelayedEntry:

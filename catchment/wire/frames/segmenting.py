@@ -26,6 +26,7 @@ from catchment.wire.messages import (
     Counted,
     Deferred,
     Delivered,
+    LookedUp,
     Message,
     OwnFact,
     Records,
@@ -174,6 +175,8 @@ def _split_own_fact(fact: OwnFact, room: _Room) -> Iterator[OwnFact]:
     match fact:
         case Shed() | Skipped():
             yield from (replace(fact, lacking=chunk) for chunk in _chunks(fact.lacking, room.items))
+        case LookedUp():
+            yield from (replace(fact, slices=chunk) for chunk in _chunks(fact.slices, room.items))
         case Standing():
             yield from _split_standing(fact, room)
         case _:
