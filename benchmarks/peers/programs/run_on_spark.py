@@ -18,7 +18,8 @@ from catchment.version import VERSION
 engine, folder, format, window_s, slide_s = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
 assert window_s == slide_s == 10, "the windows of the throughput benchmark"
 spark = make_session(f"bench {engine}", SparkConfig(master="local[2]", memory="4g"))
-bench = Bench(spark, Path(tempfile.mkdtemp()), Path(folder), format)
+scratch = tempfile.TemporaryDirectory()
+bench = Bench(spark, Path(scratch.name), Path(folder), format)
 VARIANTS = {"spark": "plain_spark", "catchment": "vectorised_history", "catchment-no-history": "vectorised"}
 variant = bench.variants[VARIANTS[engine]]
 
