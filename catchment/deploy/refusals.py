@@ -18,7 +18,6 @@ from catchment.project.routings import Routings
 from catchment.query.catalog import Catalog
 from catchment.query.plan import QueryPlan
 from catchment.query.sql.statements import Stream, View
-from catchment.query.sql.view_options import QUARANTINE
 from catchment.sinks.declared import shown_keys
 
 
@@ -98,7 +97,6 @@ def refuse_relayed_changes(project: Project, known: Deployed, queries: Sequence[
 def check_plan(plan: QueryPlan, catalog: Catalog) -> None:
     """Refuse a view that can be planned but cannot run."""
     _check_names(plan, catalog)
-    _check_on_error(plan, catalog)
     for sink in catalog.sinks.values():
         if sink.view.lower() == plan.view.lower():
             shown_keys(sink, plan)
@@ -108,28 +106,8 @@ def check_plan(plan: QueryPlan, catalog: Catalog) -> None:
             check_slack(plan, catalog.streams[side.fragment.stream], catalog.views[plan.view].where)
 
 
-def _check_on_error(plan: QueryPlan, catalog: Catalog) -> None:
-    """Refuse to set single records aside where that cannot be done."""
-    if plan.options.on_error != QUARANTINE:
-        return
-    for side in plan.sides:
-        reason = None
-        if catalog.streams[side.fragment.stream].shed:
-            reason = f"the stream {side.fragment.stream!r} may be shed"
-        if side.fragment.lookups:
-            reason = "it looks records up, and a look-up may double them"
-        if side.fragment.explodes:
-            reason = "it makes several rows of a record"
-        if reason is not None:
-            raise QueryError(
-                f"view {plan.view!r} asks for on_error = 'quarantine', but {reason}",
-                where=catalog.views[plan.view].where,
-                hint="leave on_error out: the view is then suspended when an expression fails",
-            )
-
-
 def _check_start(plan: QueryPlan, catalog: Catalog) -> None:
-    """Refuse a begin in the past where no history is kept, or where its failing records would have to be set aside."""
+    """Refuse a begin in the past where no history is kept."""
     if plan.options.start is None:
         return
     where = catalog.views[plan.view].where
@@ -141,12 +119,6 @@ def _check_start(plan: QueryPlan, catalog: Catalog) -> None:
                 where=where,
                 hint="leave start out: the view then begins with what comes; or set history = true for the stream",
             )
-    if plan.options.on_error == QUARANTINE:
-        raise QueryError(
-            f"view {plan.view!r} is to begin in the past, and asks for on_error = 'quarantine'",
-            where=where,
-            hint="leave one of them out: records of the past are not set aside one by one",
-        )
 
 
 def _check_names(plan: QueryPlan, catalog: Catalog) -> None:

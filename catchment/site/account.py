@@ -81,6 +81,18 @@ class FragmentAccount:
         self.evaluated -= records
         self.quarantined += records
 
+    def quarantine_past(self, records: int) -> None:
+        """Count records of the past as set aside: they were skipped before, or read before the fragment was there."""
+        skipped = min(records, self.suspended)
+        self.suspended -= skipped
+        self.accepted += records - skipped
+        self.quarantined += records
+
+    def release(self, records: int) -> None:
+        """Count records that were set aside as evaluated after all."""
+        self.quarantined -= records
+        self.evaluated += records
+
     def owe(self, batch: int, is_repaired: bool) -> None:
         """Count the evaluated batch as owed: only a sample of it is in."""
         self.evaluated -= self.batch_records

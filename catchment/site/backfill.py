@@ -61,13 +61,13 @@ class PastBatches:
         return times[1] > self.from_us and not (self.is_bounded and times[0] >= self.until_us)
 
 
-@stored()
+@stored(2, {1: dict})  # version 2 has quarantined
 @dataclass(frozen=True, slots=True)
 class PastAbsorbed:
     """The partials of the past batches [first, end) of a fragment; `records` counts raw records per slice.
 
     `lost` are the event times of these batches of which history lacks something, or on which the fragment fails;
-    `failure` says why, if it does.
+    `failure` says why, if it does. `quarantined` counts, per slice, the records that it has set aside instead.
     """
 
     fragment: str
@@ -77,6 +77,7 @@ class PastAbsorbed:
     records: tuple[tuple[int, int], ...] = ()
     lost: tuple[EventSpan, ...] = ()
     failure: str = ""
+    quarantined: tuple[tuple[int, int], ...] = ()
 
 
 @stored()

@@ -42,6 +42,7 @@ from catchment.site.fragment import RunningFragment, SiteFragment
 from catchment.site.known_files import FilesRead, FolderSeen, KnownFilesState, KnownFolders, StreamTimes
 from catchment.site.policies.base import LinkView
 from catchment.site.reader import ReadingPaused, ReadingResumed
+from catchment.site.retry import RecordsRetried, Retry, RetryBegun
 from catchment.site.room import COUNT_BYTES, LEAST_ROOM, Room
 from catchment.site.stated_progress import ProgressStated, StatedProgress, Statements
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordsQuarantined
@@ -175,8 +176,14 @@ class SiteCore:
                 self._find(name).resume(event)
             case RecordsQuarantined(fragment=name):
                 fragment = self._find(name)
-                fragment.suspension.quarantine(event)
+                fragment.suspension.quarantine(event.records)
                 fragment.account.quarantine(sum(count for _, count in event.records))
+            case RetryBegun(fragment=name):
+                self._find(name).retry.begin(event)
+            case RecordsRetried(fragment=name):
+                if name in self._fragments:  # else it was dropped meanwhile
+                    fragment = self._fragments[name]
+                    fragment.absorb_retried(event, self._clock_of(fragment), now_us)
             case ReadingPaused(stream):
                 self._paused.add(stream)
             case ReadingResumed(stream):
@@ -420,6 +427,19 @@ class SiteCore:
         running = {name for name, fragment in self._fragments.items() if fragment.fragment.stream == stream}
         pasts = [past for name, backfill in self.backfills.items() if name in running for past in backfill.past]
         return [range(past.first, past.end) for past in pasts]
+
+    def skipped_from(self, name: str) -> int | None:
+        """Return the first micro-batch that a suspended fragment has skipped; None if it has skipped none yet."""
+        return self._find(name).suspension.first_batch
+
+    def retry_of(self, name: str) -> Retry:
+        """Return how far the newest try of what a fragment has set aside has come."""
+        return self._find(name).retry
+
+    @property
+    def retries(self) -> tuple[str, ...]:
+        """The fragments of which records that were set aside are being tried again."""
+        return tuple(name for name, fragment in self._fragments.items() if not fragment.retry.is_over)
 
     def errors_of(self, name: str) -> dict[int, int]:
         """Return how many records of each slice a fragment has failed on and set aside."""

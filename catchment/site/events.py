@@ -19,6 +19,7 @@ from catchment.site.backfill import PastAbsorbed, PastBatches
 from catchment.site.known_files import FilesRead, FolderSeen
 from catchment.site.policies.base import Policy
 from catchment.site.reader import ReadingPaused, ReadingResumed
+from catchment.site.retry import RecordsRetried, RetryBegun
 from catchment.site.slack import SlackPlan
 from catchment.site.stated_progress import ProgressStated
 from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordsQuarantined
@@ -169,6 +170,8 @@ Event = (
     | BatchSkipped
     | FragmentResumed
     | RecordsQuarantined
+    | RetryBegun
+    | RecordsRetried
     | ReadingPaused
     | ReadingResumed
     | FilesRead

@@ -27,6 +27,7 @@ from catchment.site.events import Absorbed, FragmentAdded
 from catchment.site.looked_up import VersionsInUse
 from catchment.site.policies.base import LinkView, Policy
 from catchment.site.release import Release, ReleaseGate
+from catchment.site.retry import RecordsRetried, Retry
 from catchment.site.room import Fits, Room
 from catchment.site.slack import QuerySlack, SlackPlan
 from catchment.site.slot_table import Slots
@@ -56,8 +57,8 @@ def _add_stated_mark(fields: dict[str, Any]) -> dict[str, Any]:
     return fields | {"stated_us": fields["gate"].announced_us}
 
 
-# Version 2 has suspension and account, 3 backfill, 4 marks per query, 5 from_us, 6 sink, 7 versions.
-@stored(version=7, migrations={1: dict, 2: dict, 3: _add_stated_mark, 4: dict, 5: dict, 6: dict})
+# Version 2 has suspension and account, 3 backfill, 4 marks per query, 5 from_us, 6 sink, 7 versions, 8 retry.
+@stored(version=8, migrations={1: dict, 2: dict, 3: _add_stated_mark, 4: dict, 5: dict, 6: dict, 7: dict})
 @dataclass(eq=False)
 class SiteFragment:
     """Takes partials in and gives updates and progress out, for one fragment."""
@@ -78,6 +79,7 @@ class SiteFragment:
     from_us: int = START_OF_TIME_US  # slices that start before are not wanted: another fragment has them
     sink: str = ""  # the exit by which it leaves; empty for that towards the center
     versions: VersionsInUse = field(default_factory=VersionsInUse)  # of the tables that it looks records up in
+    retry: Retry = field(default_factory=Retry)  # of the records that it has set aside
 
     @classmethod
     def start(cls, added: FragmentAdded) -> SiteFragment:
@@ -187,6 +189,7 @@ class SiteFragment:
             **self.suspension.status(),
             "account": self.account.status(),
             "backfill": None if self.backfill is None else self.backfill.status(),
+            "retry": self.retry.status() if self.retry.attempt else None,
         }
 
     def absorb(self, event: Absorbed, clock: EventClock, now_us: int) -> None:
@@ -199,6 +202,17 @@ class SiteFragment:
         if self.backfill is None or event.first != self.backfill.next_batch:
             return
         self.backfill.advance(event)
+        self._take_in(Absorbed(self.name, event.partials, event.records), clock, now_us)
+        self.suspension.quarantine(event.quarantined)
+        self.account.quarantine_past(sum(count for _, count in event.quarantined))
+
+    def absorb_retried(self, event: RecordsRetried, clock: EventClock, now_us: int) -> None:
+        """Take in the partials of records that were set aside, unless they were taken in before."""
+        if not self.retry.expects(event):
+            return
+        self.retry.advance(event)
+        self.suspension.release(event.released)
+        self.account.release(sum(count for _, count in event.released))
         self._take_in(Absorbed(self.name, event.partials, event.records), clock, now_us)
 
     def hand_over(self, heir: SiteFragment, clock: EventClock, now_us: int) -> None:

@@ -116,7 +116,13 @@ def find_window_beyond(
     return None
 
 
-@stored()
+def _add_first_batch(fields: dict[str, Any]) -> dict[str, Any]:
+    """Make version 2 of version 1, in which a suspension began with the batch that it names."""
+    current = fields["current"]
+    return {**fields, "first_batch": None if current is None else current.batch}
+
+
+@stored(version=2, migrations={1: _add_first_batch})
 @dataclass
 class Suspension:
     """Whether one fragment is suspended, what it has skipped, and what the center has not been told of it."""
@@ -127,14 +133,16 @@ class Suspension:
     newest_batch: int = -1  # the newest batch that was skipped
     is_unstated: bool = False  # whether the center does not know yet that it is suspended, or that it is not
     unstated: dict[int, int] = field(default_factory=dict)  # slice -> skipped records that the center does not know of
-    quarantined_records: int = 0  # in the fragment's life
+    quarantined_records: int = 0  # that are set aside now
     errors: dict[int, int] = field(default_factory=dict)  # slice -> quarantined records, of the newest slices
+    first_batch: int | None = None  # the first batch that was skipped in this suspension
 
     def suspend(self, event: FragmentSuspended) -> None:
         """Take nothing in from now on; a fragment that is suspended already stays so for its first reason."""
         if self.current is None:
             self.current = event
             self.missed = None
+            self.first_batch = None
             self.is_unstated = True
 
     def resume(self) -> None:
@@ -146,19 +154,28 @@ class Suspension:
     def skip(self, event: BatchSkipped) -> None:
         """Count a micro-batch of which nothing was taken in."""
         self.newest_batch = max(self.newest_batch, event.batch)
+        self.first_batch = event.batch if self.first_batch is None else self.first_batch
         for slice_us, count in event.records:
             self.skipped_records += count
             self.unstated[slice_us] = self.unstated.get(slice_us, 0) + count
             first_us, last_us = self.missed or (slice_us, slice_us)
             self.missed = min(first_us, slice_us), max(last_us, slice_us)
 
-    def quarantine(self, event: RecordsQuarantined) -> None:
-        """Count records that were set aside."""
-        for slice_us, count in event.records:
+    def quarantine(self, records: Iterable[tuple[int, int]]) -> None:
+        """Count records that were set aside, per slice."""
+        for slice_us, count in records:
             self.quarantined_records += count
             self.errors[slice_us] = self.errors.get(slice_us, 0) + count
         for slice_us in sorted(self.errors)[:-MAX_ERROR_SLICES]:
             del self.errors[slice_us]
+
+    def release(self, records: Iterable[tuple[int, int]]) -> None:
+        """Count records, per slice, as no longer set aside: they were taken in after all."""
+        for slice_us, count in records:
+            self.quarantined_records -= count
+            if slice_us in self.errors:
+                left = self.errors.pop(slice_us) - count
+                self.errors |= {slice_us: left} if left > 0 else {}
 
     def status(self) -> dict[str, Any]:
         """Return why it is suspended, since when, and what it has missed so far, as plain JSON."""

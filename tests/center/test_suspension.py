@@ -20,7 +20,7 @@ from catchment.center.statuses import EXACT, FINAL, SUSPENDED
 from catchment.site import suspension
 from catchment.site.suspension import RecordsQuarantined, find_window_beyond
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
-from tests.worlds.suspension_world import SuspendableSite
+from tests.worlds.suspension_world import SettingAsideSite, SuspendableSite
 from tests.worlds.tiers import examples
 from tests.worlds.world import Center, Record, deliver_some, make_fragment, naive
 
@@ -259,3 +259,95 @@ def test_what_was_set_aside_is_counted_and_bounded(tmp_path: Path, monkeypatch: 
     assert a.core.errors_of("q") == {10: 2, 20: 3}
     a.crash()
     assert a.core.fragment_status()["q"]["quarantined_records"] == 6
+
+
+@settings(max_examples=examples(40))
+@given(data=records, window=st.sampled_from([TEN, WindowSpec(10, 5)]), seed=st.integers(0, 10_000))
+def test_records_that_were_set_aside_and_are_tried_again_count_once_wherever_the_site_crashes(
+    data: list[Record], window: WindowSpec, seed: int
+) -> None:
+    """The oracle: the naive answer over all records but those that still fail, which are the ones in quarantine."""
+    chance = random.Random(seed)
+    data = [(ts, key, 10 * number + value) for number, (ts, key, value) in enumerate(data)]  # each is another one
+    failing = {record for record in data if chance.random() < 0.4}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        clock = ManualClock()
+        fragment = make_fragment(window)
+        center = Center(folder / "center", CenterQuery("q", fragment, window, ("site",), 10_000), clock)
+        site = SettingAsideSite(folder / "site", "site", fragment, "batching", clock)
+        site.quarantine = {}
+        newest = -1
+        for start in range(0, len(data), 4):
+            batch = data[start : start + 4]
+            newest = max(newest, *(ts for ts, _, _ in batch))
+            site.batch_setting_aside(batch, newest, failing)
+            failing -= {record for record in failing if chance.random() < 0.2}  # what was wrong is corrected
+            if chance.random() < 0.4:
+                site.begin_retry()
+            while site.core.retries and chance.random() < 0.7:
+                site.retry_some(failing, chance.randint(1, 3), lambda when: chance.random() < 0.2)
+            clock.advance(1)
+            deliver_some(site, center, chance)
+            if chance.random() < 0.5:
+                center.consume(discard=chance.random() < 0.5)
+            if chance.random() < 0.2:
+                crashing: list[Center | SettingAsideSite] = [center, site]
+                chance.choice(crashing).crash()
+        while site.core.retries:
+            site.retry_some(failing, 2, lambda when: chance.random() < 0.2)
+        site.begin_retry()
+        while site.core.retries:
+            site.retry_some(failing, 2, lambda when: chance.random() < 0.2)
+        site.forget_tried()
+        left = {record for kept in site.quarantine.values() for record in kept}
+        assert sum(map(len, site.quarantine.values())) == len(left) == len(failing)
+        assert left == failing, "what fails stays in quarantine, and nothing else does"
+        site.batch([], END_OF_TIME_US)
+        deliver_some(site, center, chance, all_of_it=True)
+        center.consume()
+        assert center.tables.answer() == naive(window, [record for record in data if record not in failing])
+        last = {p.window.start_us: p for p in center.tables.published}
+        assert all(p.status in (EXACT, FINAL) for p in last.values())
+        status = site.core.fragment_status()["q"]
+        assert status["quarantined_records"] == len(failing)
+        assert sum(site.core.errors_of("q").values()) == len(failing)
+        assert (status["account"]["quarantined"], status["account"]["unaccounted"]) == (len(failing), 0)
+
+
+def test_a_record_that_is_tried_again_after_the_repair_horizon_is_registered_and_not_merged(tmp_path: Path) -> None:
+    clock = ManualClock()
+    fragment = make_fragment(TEN)
+    center = Center(tmp_path / "center", CenterQuery("q", fragment, TEN, ("site",), 20), clock)
+    site = SettingAsideSite(tmp_path / "site", "site", fragment, "batching", clock)
+    site.quarantine = {}
+    site.batch_setting_aside([(1, "a", 5), (2, "a", 7)], 10, {(2, "a", 7)})
+    site.batch_setting_aside([(95, "a", 1), (96, "b", 2)], 100, {(96, "b", 2)})
+    deliver_some(site, center, random.Random(0), all_of_it=True)
+    center.consume()
+    site.begin_retry()
+    site.retry_some((), 5, lambda when: False)
+    site.batch([], END_OF_TIME_US)
+    deliver_some(site, center, random.Random(0), all_of_it=True)
+    center.consume()
+    center.consume()
+    assert center.tables.answer() == {(0, "a"): (1, 5), (90, "a"): (1, 1), (90, "b"): (1, 2)}
+    assert [row for expired in center.tables.expired for row in expired.rows.to_pylist()], "it is registered as late"
+    assert not site.quarantine
+
+
+def test_what_a_suspended_fragment_reads_of_the_past_begins_with_the_first_batch_that_it_has_skipped(
+    tmp_path: Path,
+) -> None:
+    """A repair may find an old record on which the fragment fails; the batches since then are in."""
+    _, (a, _), _ = world(tmp_path)
+    for number in range(3):
+        a.batch([(number, "a", 1)], number)
+    why = suspension.FragmentSuspended("s", 0, "q", 0, "fails on a record that was shed of batch 0")
+    a.host.submit("repair", [why])
+    assert a.core.skipped_from("q") is None
+    a.poison([(4, "a", 1)], 4)
+    assert a.core.skipped_from("q") == 3
+    a.resume()
+    a.poison([(5, "a", 1)], 5)
+    assert a.core.skipped_from("q") == 4

@@ -146,7 +146,7 @@ def test_a_replayed_csv_file_has_the_header_of_the_others_and_a_name_that_is_rea
 
 def test_what_cannot_be_replayed_is_refused_by_name(tmp_path: Path) -> None:
     folder = make_project(tmp_path / "p", committed=0)
-    with pytest.raises(ConfigError, match="no stream 'hit'"):
+    with pytest.raises(ConfigError, match="no stream and no view 'hit'"):
         replay_quarantine(folder, "hit")
     with pytest.raises(ConfigError, match="no quarantine at site 'b'"):
         replay_quarantine(folder, "hits", "b")

@@ -14,7 +14,7 @@ import pytest
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.repairing.suspended import describe_queries, resume
 from catchment.deploy.reports.role_files import requested_resumptions, write_status
-from catchment.errors import ConfigError, QueryError
+from catchment.errors import ConfigError
 from catchment.project.config import Project
 from tests.worlds.projects import TWO_VIEWS, write_project
 
@@ -83,26 +83,6 @@ def test_a_site_that_runs_elsewhere_is_told_of_by_the_center_and_resumed_there(p
 def test_what_is_not_suspended_cannot_be_resumed(project: Project, name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resume(project, name)
-
-
-@pytest.mark.parametrize(
-    ("view", "reason"),
-    [
-        ("SELECT window.start, count(*) AS n FROM hits GROUP BY window(ts, '1 minute')", "may be shed"),
-        (
-            "SELECT window.start, section, count(*) AS n FROM hits JOIN pages ON hits.page = pages.page "
-            "GROUP BY window(ts, '1 minute'), section",
-            "looks records up",
-        ),
-    ],
-)
-def test_records_are_set_aside_only_where_that_can_be_done(tmp_path: Path, view: str, reason: str) -> None:
-    shed = ", shed = true" if "shed" in reason else ""
-    queries = f"{TWO_VIEWS}CREATE MATERIALIZED VIEW lenient WITH (on_error = 'quarantine') AS {view};"
-    connector = f"connector = 'files', path = 'data/{{site}}'{shed}"
-    folder = write_project(tmp_path / "p", ("a",), {}, queries=queries, connector=connector)
-    with pytest.raises(QueryError, match=reason):
-        Deployment.load(folder)
 
 
 def test_views_that_treat_failing_records_differently_share_no_fragment(tmp_path: Path) -> None:

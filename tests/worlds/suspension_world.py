@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from catchment.site.account import BatchAccepted
 from catchment.site.backfill import PastAbsorbed, PastBatches
 from catchment.site.events import LinkMeasured, LowMarkRaised
-from catchment.site.suspension import BatchSkipped, FragmentResumed, FragmentSuspended, RecordPlace
+from catchment.site.retry import RecordsRetried, RetryBegun
+from catchment.site.suspension import (
+    BatchSkipped,
+    FragmentResumed,
+    FragmentSuspended,
+    RecordPlace,
+    RecordsQuarantined,
+)
 from catchment.timeline import START_OF_TIME_US
 from tests.worlds.world import Record, Site, lifted
 
@@ -61,3 +69,64 @@ class SuspendableSite(Site):
 
     def block(self, blocked: bool) -> None:
         self.host.submit("tick", [LinkMeasured(None, 0, blocked)])
+
+
+class SettingAsideSite(SuspendableSite):
+    """A site whose fragment sets the records aside that it fails on, and may try them again.
+
+    `quarantine` is what lies on its disk, by try and batch: a crash leaves it as it is.
+    """
+
+    quarantine: dict[tuple[int, int], list[Record]]
+
+    def batch_setting_aside(self, records: Sequence[Record], mark: int, failing: Collection[Record]) -> None:
+        """A batch of which the fragment takes all records that it does not fail on."""
+        bad = [record for record in records if record in failing]
+        if bad:
+            self.quarantine[0, self.batches] = bad
+        events = [
+            BatchAccepted("s", self.batches, len(records)),
+            lifted(self.fragment, [record for record in records if record not in failing]),
+            RecordsQuarantined("q", self.batches, self._per_slice(bad)),
+            LowMarkRaised("s", mark),
+        ]
+        for _ in range(2):
+            self.host.submit("s", events, batch=self.batches)
+        self.batches += 1
+
+    def begin_retry(self) -> None:
+        """Try what was set aside so far again."""
+        self.host.submit("retry", [RetryBegun("q", self.batches)])
+
+    def retry_some(self, failing: Collection[Record], batches: int, crash: Callable[[str], bool]) -> None:
+        """Try the records of some batches again, as the pipeline of a site does; it may crash in the middle."""
+        retry = self.core.retry_of("q")
+        first = retry.next_batch
+        end = min(first + batches, retry.end)
+        found = [
+            r for (of, n), kept in self.quarantine.items() if first <= n < end and retry.is_current(of, n) for r in kept
+        ]
+        bad = [record for record in found if record in failing]
+        good = [record for record in found if record not in failing]
+        self.quarantine.pop((retry.attempt, first), None)
+        if bad:
+            self.quarantine[retry.attempt, first] = bad
+        if crash("before the entry"):
+            self.crash()
+            return
+        taken = lifted(self.fragment, good)
+        event = RecordsRetried("q", retry.attempt, first, end, taken.partials, taken.records, self._per_slice(good))
+        for _ in range(2):  # a second copy must change nothing
+            self.host.submit("retry", [event])
+        if crash("after the entry"):
+            self.crash()
+            return
+        self.forget_tried()
+
+    def forget_tried(self) -> None:
+        """Remove what does not count any more."""
+        retry = self.core.retry_of("q")
+        self.quarantine = {place: kept for place, kept in self.quarantine.items() if retry.is_current(*place)}
+
+    def _per_slice(self, records: Sequence[Record]) -> tuple[tuple[int, int], ...]:
+        return tuple(Counter(self.fragment.slicing.start_of(ts) for ts, _, _ in records).items())

@@ -12,7 +12,7 @@ from catchment.cli.commands.show import quarantine as show_quarantine
 from catchment.cli.output import JsonFlag, emit
 
 ProjectOption = Annotated[Path, typer.Option("--project", "-p", help="The project folder.")]
-StreamName = Annotated[str, typer.Argument(help="The name of the stream.", show_default=False)]
+StreamOrView = Annotated[str, typer.Argument(help="The name of a stream or a view.", show_default=False)]
 SiteOption = Annotated[str | None, typer.Option("--site", help="Only at this site; by default at all that are here.")]
 
 quarantine_app = typer.Typer(
@@ -37,17 +37,24 @@ def list_records(
 
 @quarantine_app.command(epilog="Example: catchment quarantine replay hits -p my-project --site eu")
 def replay(
-    stream: StreamName, project: ProjectOption = Path(), site: SiteOption = None, as_json: JsonFlag = False
+    name: StreamOrView, project: ProjectOption = Path(), site: SiteOption = None, as_json: JsonFlag = False
 ) -> None:
-    """Read the quarantined records of a stream again, after what was wrong with it was corrected.
+    """Give quarantined records another try, after what was wrong with them was corrected.
 
-    They leave the quarantine. Those that still cannot be used come back to it, and those beyond the repair horizon are
-    registered as late.
+    Of a stream, those that it could not use are read again as a new file. Of a view, those that it has set aside
+    (on_error = 'quarantine') are evaluated again by the sites, and merged once. Those that still cannot be used stay in
+    quarantine, and those beyond the repair horizon are registered as late.
     """
     from catchment.deploy.repairing.quarantine import replay_quarantine
 
-    emit(replay_quarantine(project, stream, site), as_json, _render)
+    emit(replay_quarantine(project, name, site), as_json, _render)
 
 
 def _render(answer: Mapping[str, Any]) -> str:
-    return f"{answer['records']} records of {answer['stream']} are read again"
+    if "view" not in answer:
+        return f"{answer['records']} records of {answer['stream']} are read again"
+    lines = [f"{answer['records']} records that {answer['view']} has set aside are tried again"]
+    waiting = [entry["site"] for entry in answer["sites"] if entry["suspended"]]
+    if waiting:
+        lines.append(f"at {', '.join(waiting)} once it goes on: catchment resume {answer['view']}")
+    return "\n".join(lines)

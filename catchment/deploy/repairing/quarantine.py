@@ -8,7 +8,7 @@ what is being done, the batches leave the quarantine, the file gets its name, th
 finishes one that was interrupted. Only batches that the journal has committed are taken: others may be read again.
 
 It is for streams of JSON or CSV files. Records that a single view has failed on are not taken: their stream has used
-them, and the other views would count them twice.
+them, and the other views would count them twice. They get another try by the name of the view (`set_aside`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
+from catchment.deploy.deployment import Deployment
 from catchment.deploy.landed import as_landed
 from catchment.deploy.processes.housekeeping import QUARANTINE
 from catchment.deploy.repairing.doctor import read_journal
+from catchment.deploy.repairing.set_aside import retry_set_aside
+from catchment.deploy.submit import find_definition
 from catchment.errors import ConfigError
 from catchment.files.folder import WatchedFolder
 from catchment.project.config import Project
@@ -42,13 +45,26 @@ LEFT = "_replayed-"
 RAW = "_raw"
 
 
-def replay_quarantine(project_folder: Path, stream_name: str, site: str | None = None) -> dict[str, Any]:
-    """Give the quarantined records of a stream another try, at one site or at all that run from this state folder."""
+def replay_quarantine(project_folder: Path, name: str, site: str | None = None) -> dict[str, Any]:
+    """Give quarantined records another try, at one site or at all that run from this state folder.
+
+    The name is that of a stream, which could not use them, or of a view, which has set them aside.
+    """
     project = Project.load(project_folder)
-    streams = load_catalog(project).streams
-    if stream_name not in streams:
-        hint = did_you_mean(stream_name, streams)
-        raise ConfigError(f"there is no stream {stream_name!r}", where=str(project.folder), hint=hint)
+    catalog = load_catalog(project)
+    if name in catalog.streams:
+        return _replay_stream(project, catalog.streams, name, site)
+    deployment = Deployment.plan(catalog)
+    if find_definition(deployment, name) is None:
+        hint = did_you_mean(name, [*catalog.streams, *catalog.views])
+        raise ConfigError(f"there is no stream and no view {name!r}", where=str(project.folder), hint=hint)
+    return retry_set_aside(project, deployment, name, site)
+
+
+def _replay_stream(
+    project: Project, streams: Mapping[str, Stream], stream_name: str, site: str | None
+) -> dict[str, Any]:
+    """Let the quarantined records of a stream be read again."""
     stream = as_landed(streams[stream_name], project)
     _refuse_what_has_no_files(stream)
     found = sorted(project.state_folder.glob(f"sites/*/{QUARANTINE}/{stream_name}"))

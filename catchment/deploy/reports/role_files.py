@@ -25,6 +25,7 @@ STOPPED = "stopped"  # whether the role ended as it should after it
 VIEWS_FILE = "views.json"  # fingerprints of the views that the state in the folder belongs to
 STREAMS_FILE = "streams.json"  # the columns of the streams that were read, by name
 RESUMPTIONS_FILE = "resume.json"  # what was asked to be resumed: fragments at a site, views at the center
+RETRIES_FILE = "retries.json"  # fragments at a site whose set aside records were asked to be tried again
 REPAIRS_FILE = "repairs.json"  # queries whose repair was requested at a site
 
 _log = logging.getLogger(__name__)
@@ -134,3 +135,19 @@ def requested_resumptions(folder: Path) -> frozenset[str]:
 def forget_resumptions(folder: Path) -> None:
     """Remove the requests: they were followed, or there was nothing to resume."""
     (folder / RESUMPTIONS_FILE).unlink(missing_ok=True)
+
+
+def request_retries(site_folder: Path, fragments: Iterable[str]) -> None:
+    """Ask a site to try again, at its next tick, the records that these fragments have set aside."""
+    write_record(site_folder / RETRIES_FILE, {"names": sorted({*requested_retries(site_folder), *fragments})})
+
+
+def requested_retries(site_folder: Path) -> frozenset[str]:
+    """Return the fragments whose records were asked to be tried again."""
+    known = read_record(site_folder / RETRIES_FILE) or {}
+    return frozenset(known.get("names", ()))
+
+
+def forget_retries(site_folder: Path) -> None:
+    """Remove the requests: they were followed, or nothing of them is here."""
+    (site_folder / RETRIES_FILE).unlink(missing_ok=True)

@@ -11,9 +11,12 @@ guarded, record by record.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -43,6 +46,9 @@ _ELIMINATION = "spark.sql.subexpressionElimination.enabled"
 _BAD = "_bad_{}"
 _FILE = "_file"
 _TEXT = "_text"
+_NUMBER = "_number"  # of a record among those that are judged
+_guarding: dict[str, tuple[int, str]] = {}  # session -> who needs it without elimination, and how it was set before
+_guarding_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -150,11 +156,68 @@ def _with_place(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 
 @contextmanager
+def split_failing(
+    evaluator: Evaluator, records: DataFrame, fragment: Fragment
+) -> Iterator[tuple[DataFrame, DataFrame]]:
+    """Give the records on which an expression of a fragment raises, and the others, to be used within.
+
+    A record that becomes several rows, because it is looked up or an array in it is exploded, is bad as a whole if any
+    of its rows is. Where a look-up itself raises, no record is found, and whatever reads the records raises too.
+    """
+    spark = records.sparkSession
+    held: list[DataFrame] = []
+    with without_elimination(spark):
+        aliased = records.alias(fragment.stream)
+        if fragment.lookups or fragment.explodes:
+            numbered = records.withColumn(_NUMBER, F.monotonically_increasing_id()).persist()
+            held.append(numbered)
+            numbers = _failing_numbers(evaluator, numbered, fragment).persist()
+            held.append(numbers)
+            bad, kept = (numbered.join(numbers, _NUMBER, how).drop(_NUMBER) for how in ("left_semi", "left_anti"))
+        else:
+            fails = _fails_on_any(spark, expressions_of(fragment))
+            bad, kept = aliased.where(fails), aliased.where(~fails)
+        kept = kept.persist()  # the records are judged once, and what follows need not be guarded
+        held.append(kept)
+        try:
+            yield bad, kept
+        finally:
+            for frame in held:
+                frame.unpersist()
+
+
+def _failing_numbers(evaluator: Evaluator, numbered: DataFrame, fragment: Fragment) -> DataFrame:
+    """Return the numbers of the records that become rows on which a fragment fails, or of which no rows can be made."""
+    spark = numbered.sparkSession
+    aliased = numbered.alias(fragment.stream)
+    unmade = _fails_on_any(spark, [explode.sql for explode in fragment.explodes if not explode.after])
+    rows = evaluator.rows(aliased.where(~unmade), replace(fragment, where=None))
+    failing = rows.where(_fails_on_any(spark, expressions_of(fragment)))
+    return failing.select(_NUMBER).union(aliased.where(unmade).select(_NUMBER)).distinct()
+
+
+def _fails_on_any(spark: SparkSession, expressions: Sequence[str]) -> Column:
+    """Return whether any expression raises on a record."""
+    return reduce(or_, (fails_on(spark, sql) for sql in expressions), F.lit(False))
+
+
+@contextmanager
 def without_elimination(spark: SparkSession) -> Iterator[None]:
-    """Let Spark evaluate common expressions where they stand: pulled out in front, they would not be guarded."""
-    before = spark.conf.get(_ELIMINATION)
-    spark.conf.set(_ELIMINATION, "false")
+    """Let Spark evaluate common expressions where they stand: pulled out in front, they would not be guarded.
+
+    Threads of one session may be in it at the same time: the last one to leave sets it back.
+    """
+    session = str(spark._jsparkSession.sessionUUID())
+    with _guarding_lock:
+        users, before = _guarding.get(session, (0, str(spark.conf.get(_ELIMINATION))))
+        _guarding[session] = users + 1, before
+        spark.conf.set(_ELIMINATION, "false")
     try:
         yield
     finally:
-        spark.conf.set(_ELIMINATION, str(before))
+        with _guarding_lock:
+            users, before = _guarding.pop(session)
+            if users > 1:
+                _guarding[session] = users - 1, before
+            else:
+                spark.conf.set(_ELIMINATION, before)

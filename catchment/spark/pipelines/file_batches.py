@@ -114,6 +114,5 @@ class FileBatches:
 
     def _remove_attempt(self, number: int) -> None:
         """Remove what an attempt of this batch has written that may have read other files."""
-        quarantine = self.folder / "quarantine" / self._stream
-        for folder in (self.folder / "history" / self._stream, quarantine, *quarantine.glob("fragment=*")):
-            BatchFolder(folder).remove(number)
+        for kind in ("history", "quarantine"):
+            BatchFolder(self.folder / kind / self._stream).remove(number)

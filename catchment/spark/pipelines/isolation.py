@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.site.events import Event
@@ -25,7 +26,7 @@ from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.pipelines.micro_batch import Records, ReducedBatch, StreamState
 from catchment.spark.pipelines.record_quarantine import RecordQuarantine
 from catchment.spark.pipelines.scanning import ScanningReducer
-from catchment.spark.sources.records import good_records
+from catchment.spark.sources.records import BatchStats, good_records
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,13 @@ class IsolatingReducer:
     def reduce(self, state: StreamState, batch: Records, number: int) -> ReducedBatch:
         """Return what follows from a micro-batch, for the fragments that do not fail on it."""
         state.suspended = {n: event.expression for n, event in self.suspended().items()}
+        self.quarantine.forget_attempt(state.stream.name, number)
         failures: list[FragmentFailure] = []
         far_records = state.far_records
         while True:
             try:
                 reduced = self.reducer.reduce(state, batch, number)
-                apart = self._reduce_guarded(state, batch, number)
+                apart = self._reduce_guarded(state, batch, number, reduced.stats)
                 if isinstance(apart, FragmentFailure):
                     failures.append(apart)
                     state.suspended[apart.fragment.name] = apart.expression
@@ -69,14 +71,17 @@ class IsolatingReducer:
     def _sets_aside(self, state: StreamState, failure: FragmentFailure) -> bool:
         """Return whether the views of a fragment that fails ask for the records to be set aside."""
         plans = {plan.fragment.name: plan for plan in state.own_plans}
-        return state.shedding is None and plans[failure.fragment.name].max_errors is not None
+        return plans[failure.fragment.name].max_errors is not None
 
-    def _reduce_guarded(self, state: StreamState, batch: Records, number: int) -> list[Event] | FragmentFailure:
+    def _reduce_guarded(
+        self, state: StreamState, batch: Records, number: int, stats: BatchStats
+    ) -> list[Event] | FragmentFailure:
         """Return what follows for the fragments that set records aside; or the first that is to be suspended."""
         events: list[Event] = []
         for plan in state.guarded_plans:
-            good = self._good(state, batch, number)
-            found = self.quarantine.reduce(state, plan, good, good_records(batch(), with_raw=True), number)
+            good = _within(self._good(state, batch, number), state, stats)
+            raw = _within(good_records(batch(), with_raw=True), state, stats)
+            found = self.quarantine.reduce(state, plan, good, raw, number)
             if isinstance(found, FragmentFailure):
                 return found
             events += found
@@ -97,6 +102,13 @@ class IsolatingReducer:
         """Return the good records of a batch: from history, which has only plausible ones, if they are there."""
         written = self.reducer.written_history(state, number)
         return good_records(batch()) if written is None else written
+
+
+def _within(records: DataFrame, state: StreamState, stats: BatchStats) -> DataFrame:
+    """Return the records whose event times are plausible: those that the statistics of a batch are of."""
+    if stats.low_us is None or stats.high_us is None:
+        return records.where(F.lit(False))
+    return records.where(F.unix_micros(F.col(f"`{state.stream.event_time}`")).between(stats.low_us, stats.high_us))
 
 
 def _suspensions(

@@ -5,7 +5,8 @@ batches is one entry of the journal (`catchment.site.backfill`); only partials l
 
 Bounds: nothing is read while the link is blocked or `MAX_QUEUED_BYTES` wait for it, and no faster than the link's
 `backfill_bandwidth` allows. What fails is tried again later, but for a batch on which an expression of the fragment
-fails: that one is passed over, and its event times are lost.
+fails: its view sets the failing records aside, if it asks for that, as for live ones; else the batch is passed over,
+and its event times are lost.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from catchment.errors import StorageError
 from catchment.files.references import FilesLostError
@@ -38,9 +41,10 @@ from catchment.site.backfill import (
 from catchment.site.core import SiteCore
 from catchment.site.events import Event
 from catchment.spark.evaluation.evaluator import Reduced
-from catchment.spark.evaluation.failures import is_data_error
+from catchment.spark.evaluation.failures import FragmentFailure, is_data_error
 from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState
+from catchment.spark.pipelines.record_quarantine import RecordQuarantine
 from catchment.spark.sources.history import BatchFolder
 from catchment.spark.sources.streams import ddl
 from catchment.spark.streaming import reason_of
@@ -67,6 +71,7 @@ class PastReader:
     """Reads the past of the fragments of a site."""
 
     reducer: BatchReducer
+    quarantine: RecordQuarantine
     look: Callable[[Callable[[], NextPast | None]], NextPast | None]  # while nothing changes the core
     core: SiteCore
     states: Callable[[], Sequence[StreamState]]
@@ -129,19 +134,45 @@ class PastReader:
         absorbed = PastAbsorbed(fragment.name, chunk.first, chunk.end, partials, counts, chunk.lost)
         return [absorbed, *_from(past.looked_up, from_us)]
 
+    def _records(self, found: NextPast, batches: Sequence[int]) -> DataFrame:
+        stream = found.state.stream
+        past = found.backfill.past[0]
+        span = past.from_us, past.until_us if past.is_bounded else END_OF_TIME_US
+        return self.reducer.history_of(stream).batches(self.reducer.spark, batches, ddl(stream), span)
+
     def _reduce(self, found: NextPast, batches: Sequence[int], rows: int) -> Reduced:
         if not batches:
             nothing = found.fragment.schema.empty_table()
             return Reduced(nothing, (), nothing, nothing)
-        stream = found.state.stream
-        past = found.backfill.past[0]
-        span = past.from_us, past.until_us if past.is_bounded else END_OF_TIME_US
-        history = self.reducer.history_of(stream)
-        records = history.batches(self.reducer.spark, batches, ddl(stream), span)
+        return self._evaluate(found, batches, rows, self._records(found, batches))
+
+    def _evaluate(self, found: NextPast, batches: Sequence[int], rows: int, records: DataFrame) -> Reduced:
         reduced = self.reducer.evaluator.reduce_all(records, [Take(found.fragment)], rows)[0]
+        history = self.reducer.history_of(found.state.stream)
         for number in batches:
             history.check(number)  # files that it refers to may have been changed while they were read
         return reduced
+
+    def _set_aside(self, found: NextPast, number: int, chunk: PastChunk, end: int) -> list[Event] | None:
+        """Return what a fragment makes of a batch but for the records that it fails on, if it may set them aside."""
+        fragment = found.fragment
+        plan = next((p for p in found.state.plans if p.fragment.name == fragment.name), None)
+        if plan is None or plan.max_errors is None:
+            return None
+        past = found.backfill.past[0]
+        slice_us = F.expr(fragment.slicing.sql(f"unix_micros(`{fragment.event_time}`)"))
+        wanted = slice_us >= past.from_us
+        wanted = wanted & (slice_us < past.until_us) if past.is_bounded else wanted
+        records = self._records(found, [number]).where(wanted)
+        evaluate = partial(self._evaluate, found, [number], chunk.rows)
+        result = self.quarantine.set_aside(found.state.stream, plan, records, records, number, evaluate)
+        if isinstance(result, FragmentFailure):
+            return None
+        taken, aside = result
+        absorbed = PastAbsorbed(
+            fragment.name, chunk.first, end, taken.table, taken.records, chunk.lost, quarantined=aside
+        )
+        return [absorbed, *taken.looked_up]
 
     def _read_one_by_one(self, found: NextPast, chunk: PastChunk) -> list[Event]:
         """Return what a fragment makes of the first of some batches, and whether it fails on that one.
@@ -157,6 +188,9 @@ class PastReader:
         except Exception as failure:
             if not is_data_error(failure):
                 raise
+            kept = self._set_aside(found, number, chunk, end)
+            if kept is not None:
+                return kept
             times = self.reducer.history_of(stream).times(number, stream.event_time)
             span = () if times is None or times.span is None else (times.span,)
             lost = reduce(add_span, span, chunk.lost)

@@ -2,8 +2,11 @@
 
 Once such a fragment has failed, it is evaluated alone for as long as the process lives, in two steps: Spark evaluates
 its expressions guarded, record by record, and keeps the records on which none fails; the partials are made of these.
-The others are written to quarantine as they came. A replayed batch finds the same records, and writes them again in the
-same place.
+The others are written to quarantine as they came. A record that becomes several rows, by a look-up or by `explode`, is
+set aside as a whole. A replayed batch finds the same records, and writes them again in the same place. Records of the
+past and those that were shed are set aside in the same way, when they are read.
+
+On a stream that may be shed such a fragment is not sampled: it takes every batch whole.
 
 Bounds: `max_errors` records per window, and `MAX_PER_BATCH` per micro-batch. Beyond either the fragment is suspended,
 and so it is where no single record is to blame, as when a sum overflows.
@@ -12,42 +15,46 @@ and so it is where no single record is to blame, as when a sum overflows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
+from pathlib import Path
+from typing import TypeVar
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.query.fragment import Fragment
+from catchment.query.sql.statements import Stream
 from catchment.site.events import Event, Observed
 from catchment.site.slack import watched_values
 from catchment.site.suspension import RecordsQuarantined, find_window_beyond, shorten
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS
 from catchment.spark.evaluation.failures import (
     FragmentFailure,
-    expressions_of,
-    fails_on,
     find_record,
     is_data_error,
     reason_of_data_error,
-    without_elimination,
+    split_failing,
 )
 from catchment.spark.evaluation.observe import observe_sources
 from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState
 from catchment.spark.sources.history import BatchFolder
 from catchment.spark.sources.records import bad_records
-from catchment.spark.sources.streams import PROBLEM
+from catchment.spark.sources.streams import PROBLEM, RAW
 
 MAX_PER_BATCH = 10_000  # records of one micro-batch that a fragment may fail on
+FRAGMENT = "fragment="  # begins the names of the folders of what single fragments have set aside
+RETRY = ".retry="  # in such a name: what was left by a try, before its number
+
+SliceCounts = tuple[tuple[int, int], ...]  # (slice, how many records)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class RecordQuarantine:
-    """Reduces single fragments on the records that they do not fail on."""
+    """Evaluates single fragments on the records that they do not fail on, and keeps the others."""
 
     reducer: BatchReducer
     errors_of: Callable[[str], Mapping[int, int]]  # records per slice that a fragment has set aside before
@@ -59,31 +66,42 @@ class RecordQuarantine:
 
         `good` are the good records of the batch, and `raw` the same with their raw text.
         """
+        found = self.set_aside(state.stream, plan, good, raw, number, lambda kept: self._absorb(state, plan, kept))
+        if isinstance(found, FragmentFailure):
+            return found
+        events, counts = found
+        return [*events, RecordsQuarantined(plan.fragment.name, number, counts)]
+
+    def set_aside(
+        self,
+        stream: Stream,
+        plan: FragmentPlan,
+        good: DataFrame,
+        raw: DataFrame,
+        number: int,
+        evaluate: Callable[[DataFrame], Result],
+    ) -> tuple[Result, SliceCounts] | FragmentFailure:
+        """Evaluate the records of a batch that a fragment does not fail on, and write the others to quarantine.
+
+        Return what was found and how many were set aside per slice; or why they cannot be.
+        """
         fragment = plan.fragment
-        with without_elimination(raw.sparkSession), without_elimination(good.sparkSession):
-            bad = raw.alias(fragment.stream).where(_fails(raw, fragment))
-            counts = self._count(bad, fragment)
+        evaluator = self.reducer.evaluator
+        with split_failing(evaluator, raw, fragment) as (bad, _):
+            counts = _count_slices(bad, fragment)
             problem = self._refuse(plan, counts)
             if problem is not None:
-                return find_record(self.reducer.evaluator, raw, FragmentFailure(fragment, problem))
+                return find_record(evaluator, raw, FragmentFailure(fragment, problem))
+            try:
+                with split_failing(evaluator, good, fragment) as (_, kept):
+                    result = evaluate(kept)
+            except Exception as failure:  # what is no record's fault is raised
+                if not is_data_error(failure):
+                    raise
+                return FragmentFailure(fragment, reason_of_data_error(failure))
             if counts:
-                self._write(state, fragment, bad, number)
-            kept = good.alias(fragment.stream).where(~_fails(good, fragment)).persist()
-            kept.count()
-        try:
-            events = self._absorb(state, plan, kept)
-        except Exception as failure:  # what is no record's fault is raised
-            if not is_data_error(failure):
-                raise
-            return FragmentFailure(fragment, reason_of_data_error(failure))
-        finally:
-            kept.unpersist()
-        return [*events, RecordsQuarantined(fragment.name, number, tuple(sorted(counts.items())))]
-
-    def _count(self, bad: DataFrame, fragment: Fragment) -> Counter[int]:
-        """Return how many records fail, per slice; more than `MAX_PER_BATCH` are not counted to the end."""
-        times = bad.select(F.unix_micros(F.col(f"`{fragment.event_time}`")).alias("at")).limit(MAX_PER_BATCH + 1)
-        return Counter(fragment.slicing.start_of(row["at"]) for row in times.collect())
+                self.write(stream, fragment, bad, self.folder_of(stream.name, fragment.name), number)
+        return result, tuple(sorted(counts.items()))
 
     def _refuse(self, plan: FragmentPlan, counts: Mapping[int, int]) -> str | None:
         """Return why so many records cannot be set aside."""
@@ -94,12 +112,6 @@ class RecordQuarantine:
         if find_window_beyond(plan.fragment.windows, known, counts, plan.max_errors) is None:
             return None
         return f"an expression fails on more than max_errors = {plan.max_errors} records of a window"
-
-    def _write(self, state: StreamState, fragment: Fragment, bad: DataFrame, number: int) -> None:
-        problem = shorten(f"an expression of {fragment.name} fails on it")
-        marked = bad.withColumn(PROBLEM, F.lit(problem))
-        folder = self.reducer.folder / "quarantine" / state.stream.name / f"fragment={fragment.name}"
-        BatchFolder(folder).write(bad_records(marked, self.reducer.site), number)
 
     def _absorb(self, state: StreamState, plan: FragmentPlan, kept: DataFrame) -> list[Event]:
         evaluator = self.reducer.evaluator
@@ -112,7 +124,38 @@ class RecordQuarantine:
             events.append(Observed(name, watch.slack.query, table))
         return events
 
+    # --- what lies in quarantine ------------------------------------------------------------------------------
 
-def _fails(records: DataFrame, fragment: Fragment) -> Column:
-    """Return whether any expression of a fragment fails on a record."""
-    return reduce(or_, (fails_on(records.sparkSession, sql) for sql in expressions_of(fragment)), F.lit(False))
+    def write(self, stream: Stream, fragment: Fragment, bad: DataFrame, folder: Path, number: int) -> None:
+        """Write records that a fragment fails on, whole and as they came."""
+        problem = shorten(f"an expression of {fragment.name} fails on it")
+        columns = [F.col(f"`{column.name}`") for column in stream.columns]
+        raw = F.col(RAW) if RAW in bad.columns else F.lit(None).cast("string").alias(RAW)
+        marked = bad.select(*columns, raw, F.lit(problem).alias(PROBLEM))
+        BatchFolder(folder).write(bad_records(marked, self.reducer.site), number)
+
+    def folder_of(self, stream: str, fragment: str, attempt: int = 0) -> Path:
+        """Return where the records are that a fragment has set aside; or that a try of these has left."""
+        name = f"{FRAGMENT}{fragment}{RETRY}{attempt}" if attempt else f"{FRAGMENT}{fragment}"
+        return self.reducer.folder / "quarantine" / stream / name
+
+    def batches_of(self, stream: str, fragment: str) -> Iterator[tuple[int, int, Path]]:
+        """Yield the batches of which there is something: the number of the try, of the batch, and the folder."""
+        base = self.folder_of(stream, fragment)
+        for folder in (base, *base.parent.glob(f"{base.name}{RETRY}*")):
+            attempt = folder.name.removeprefix(base.name).removeprefix(RETRY) or "0"
+            for path in folder.glob("batch=*"):
+                number = path.name.removeprefix("batch=")
+                if number.isdigit() and attempt.isdigit():
+                    yield int(attempt), int(number), path
+
+    def forget_attempt(self, stream: str, number: int) -> None:
+        """Remove what fragments have set aside of a batch that was not committed: they may fail no longer."""
+        for folder in (self.reducer.folder / "quarantine" / stream).glob(f"{FRAGMENT}*"):
+            BatchFolder(folder).remove(number)
+
+
+def _count_slices(records: DataFrame, fragment: Fragment) -> Counter[int]:
+    """Return how many records there are per slice; more than `MAX_PER_BATCH` are not counted to the end."""
+    times = records.select(F.unix_micros(F.col(f"`{fragment.event_time}`")).alias("at")).limit(MAX_PER_BATCH + 1)
+    return Counter(fragment.slicing.start_of(row["at"]) for row in times.collect())

@@ -32,11 +32,12 @@ from catchment.shedding.sampler import Selection, Side
 from catchment.shedding.terms import negate_terms
 from catchment.site.events import Event
 from catchment.site.plausible import PlausibleTimes
-from catchment.site.suspension import FragmentSuspended
+from catchment.site.suspension import FragmentSuspended, RecordsQuarantined
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS, Evaluator
-from catchment.spark.evaluation.failures import failure_of, find_record, is_data_error
+from catchment.spark.evaluation.failures import FragmentFailure, failure_of, find_record, is_data_error
 from catchment.spark.evaluation.one_pass import Take
 from catchment.spark.pipelines.micro_batch import BatchReducer, StreamState, count_times
+from catchment.spark.pipelines.record_quarantine import RecordQuarantine
 from catchment.spark.pipelines.shedding import WARM_UP_ROWS, sampling_rule, source_of
 from catchment.spark.sources.records import is_bad, mark_implausible, observe_good_records, stats_of
 from catchment.spark.streaming import reason_of
@@ -62,6 +63,7 @@ class ShedRepairs:
     """Repairs the shed batches of a site."""
 
     reducer: BatchReducer
+    quarantine: RecordQuarantine
     debts: Callable[[], ShedDebts]
     states: Callable[[], Sequence[StreamState]]
     plans: Callable[[], Sequence[FragmentPlan]]
@@ -125,16 +127,32 @@ class ShedRepairs:
             return repair(*found.fragments)
         except Exception as failure:  # what is no fragment's fault is raised
             alone = [failure_of(f, partial(repair, f)) for f in found.fragments] if is_data_error(failure) else []
-            failures = [find_record(self.reducer.evaluator, rows, f) for f in alone if f is not None]
+            failures = [f for f in alone if f is not None]
             if not failures:
                 raise
-            batch = found.debt.batch
-            # No slice lacks more than before: what is owed of the batch stays owed.
-            from_us = found.state.newest_us or 0
-            return [
-                FragmentSuspended(stream, batch, f.fragment.name, from_us, f.reason, f.expression, f.record)
-                for f in failures
-            ]
+            return [event for each in failures for event in self._isolate(found, rows, each)]
+
+    def _isolate(self, found: NextRepair, rows: DataFrame, failure: FragmentFailure) -> list[Event]:
+        """Return what follows for a fragment that fails on a batch: it sets the records aside, or is suspended."""
+        stream = found.state.stream
+        fragment = failure.fragment
+        batch = found.debt.batch
+        plan = next(plan for plan in found.state.own_plans if plan.fragment.name == fragment.name)
+
+        def repair(kept: DataFrame) -> list[Event]:
+            return repair_events(stream.name, found.debt, kept, [fragment], self.reducer.evaluator)
+
+        if plan.max_errors is not None:
+            aside = self.quarantine.set_aside(stream, plan, rows, rows, batch, repair)
+            if not isinstance(aside, FragmentFailure):
+                return [*aside[0], RecordsQuarantined(fragment.name, batch, aside[1])]
+            failure = aside
+        # No slice lacks more than before: what is owed of the batch stays owed.
+        told = find_record(self.reducer.evaluator, rows, failure)
+        from_us = found.state.newest_us or 0
+        return [
+            FragmentSuspended(stream.name, batch, fragment.name, from_us, told.reason, told.expression, told.record)
+        ]
 
     def _warm_up(self) -> None:
         """Reduce one sample per stream and process, so that no burst waits for JIT compilation."""

@@ -130,6 +130,7 @@ class StreamShedding:
     shed_batches: int = 0
     _rows_end: int = field(default=0, init=False)  # end of the source rows of the newest batch
     _is_warm: bool = field(default=False, init=False)
+    _defers: bool = field(default=False, init=False)  # whether history of the batch that is read may wait
 
     def has_room(self) -> bool:
         """Return whether repairs may run beside the stream: it is calm, or has had nothing to do for a while."""
@@ -162,10 +163,14 @@ class StreamShedding:
 
     # --- deciding -----------------------------------------------------------------------------------------
 
-    def begin_batch(self, number: int) -> BatchSample | None:
-        """Begin a micro-batch; return how it is sampled, if its rows are known beforehand and it must be shed."""
+    def begin_batch(self, number: int, may_defer: bool = True) -> BatchSample | None:
+        """Begin a micro-batch; return how it is sampled, if its rows are known beforehand and it must be shed.
+
+        Where some fragment needs all records, history is not deferred.
+        """
         self.timer.begin()
-        rows = self.opened.batch_rows(self.checkpoint, number) if self.monitor.deferrable else None
+        self._defers = self.monitor.deferrable and may_defer
+        rows = self.opened.batch_rows(self.checkpoint, number) if self._defers else None
         if rows is None:
             return None
         if not rows.place:
@@ -175,7 +180,7 @@ class StreamShedding:
 
     def sample_history(self, number: int, rows: int) -> BatchSample | None:
         """Return how a batch of this many rows is sampled that is in history, if it must be shed."""
-        if self.monitor.deferrable:
+        if self._defers:
             return None
         decision = self._decide(rows, None)
         return BatchSample(decision, number) if decision is not None and decision.sheds else None

@@ -23,7 +23,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
-from catchment.deploy.reports.role_files import forget_resumptions, requested_resumptions
+from catchment.deploy.reports.role_files import (
+    forget_resumptions,
+    forget_retries,
+    requested_resumptions,
+    requested_retries,
+)
 from catchment.deploy.twins import with_twins
 from catchment.errors import CatchmentError, EngineError
 from catchment.files.watch import DEFAULT_KEEP_US, FolderWatch
@@ -47,12 +52,14 @@ from catchment.site.idle_ticks import IdleTicks
 from catchment.site.meter import SiteMeter
 from catchment.site.plausible import far_us
 from catchment.site.reader import NOT_READING, ReaderWatch, ReadingPaused, ReadingResumed
+from catchment.site.retry import RetryBegun
 from catchment.site.suspension import FragmentResumed, FragmentSuspended
 from catchment.spark.evaluation.evaluator import Evaluator
 from catchment.spark.pipelines.file_batches import FileBatches, Settle
 from catchment.spark.pipelines.isolation import IsolatingReducer
 from catchment.spark.pipelines.micro_batch import BatchReducer, Records, StreamState, slack_us
 from catchment.spark.pipelines.past_reader import MAX_QUEUED_BYTES, PastReader, pace_of
+from catchment.spark.pipelines.quarantine_retry import QuarantineRetries
 from catchment.spark.pipelines.reading import FileReading, QueryReading
 from catchment.spark.pipelines.record_quarantine import RecordQuarantine
 from catchment.spark.pipelines.scanning import ScanningReducer
@@ -125,11 +132,11 @@ class SitePipeline:
             self._apply_deployment(stream, self._newest_read_us(stream))
         self.reducer = BatchReducer(self.spark, self.project, self.site, self.folder, self.evaluator, self.clock)
         self.scanning = ScanningReducer(self.reducer)
-        self.isolating = IsolatingReducer(
-            self.scanning, self._suspended, RecordQuarantine(self.reducer, self._errors_of)
-        )
+        quarantine = RecordQuarantine(self.reducer, self._errors_of)
+        self.isolating = IsolatingReducer(self.scanning, self._suspended, quarantine)
         self.repairs = ShedRepairs(
             self.reducer,
+            quarantine,
             lambda: self.core.debts,
             lambda: self.states,
             lambda: self.plans,
@@ -140,6 +147,7 @@ class SitePipeline:
         self._repair_thread = RepairThread(self.repairs.repair_next)
         self.past = PastReader(
             self.reducer,
+            quarantine,
             self.host.look,
             self.core,
             lambda: self.states,
@@ -148,6 +156,9 @@ class SitePipeline:
             self._stopping,
             pace_of(self.link),
             min(MAX_QUEUED_BYTES, self.link.outbox_max_bytes // 2),
+        )
+        self.retries = QuarantineRetries(
+            quarantine, self.host.look, self.core, lambda: self.states, self._submit_past, self._stopping
         )
         self._past_thread = RepairThread(self._read_past_or_compact, "past")
 
@@ -172,6 +183,7 @@ class SitePipeline:
         for stream in self.streams:
             self._start_stream(stream, reads=False)
         self._resume_requested()  # before the first batch is read
+        self._retry_requested()
         for state in self.states:
             self._start_reading(state)
         if any(s.shed for s in self.streams):
@@ -200,6 +212,7 @@ class SitePipeline:
         self._repair_thread.raise_failure()
         self._past_thread.raise_failure()
         self._resume_requested()
+        self._retry_requested()
         before = self.exits.appended
         for state in self.states:
             self._tick_stream(state)
@@ -218,7 +231,9 @@ class SitePipeline:
     @property
     def finished(self) -> bool:
         """Whether every stream has ended and everything that it led to has been acknowledged."""
-        if not all(s.is_finished for s in self.states) or self.repairs.next_repair() or self.past.next_past():
+        if not all(s.is_finished for s in self.states) or self.repairs.next_repair():
+            return False
+        if self.past.next_past() or self.retries.next_retry():
             return False
         return not self.core.pending_rows and self.exits.are_empty
 
@@ -525,10 +540,27 @@ class SitePipeline:
         """Return that a fragment goes on; what it has skipped is read from history, if that is kept."""
         batches = self.host.batches.get(event.stream, -1) + 1
         newest_us = state.agreed_time.newest_read_us()
-        if not self.reducer.keeps_history(state.stream) or event.batch >= batches or newest_us is None:
+        first = self.host.look(lambda: self.core.skipped_from(event.fragment))
+        if not self.reducer.keeps_history(state.stream) or first is None or newest_us is None:
             return FragmentResumed(event.fragment)
-        past = PastBatches(batches, START_OF_TIME_US + 1, newest_us + 1, event.batch)
+        past = PastBatches(batches, START_OF_TIME_US + 1, newest_us + 1, first)
         return FragmentResumed(event.fragment, past)
+
+    def _retry_requested(self) -> None:
+        """Begin to try again what fragments have set aside, where somebody has asked for it."""
+        requested = requested_retries(self.folder)
+        if not requested:
+            return
+        busy = {*self.core.retries}  # what was set aside since is asked for again when that is over
+        events = [
+            RetryBegun(fragment.name, self.host.batches.get(fragment.stream, -1) + 1)
+            for fragment in self.host.look(lambda: self.core.definitions)
+            if fragment.name in requested - busy
+        ]
+        if events:
+            self.host.submit("retry", events)
+        if not requested & busy:
+            forget_retries(self.folder)
 
     def _submit_repair(self, events: list[Event]) -> None:
         self.host.submit("repair", [*events, *self.exits.measure()])
@@ -547,8 +579,8 @@ class SitePipeline:
         return sent_bytes
 
     def _read_past_or_compact(self) -> bool:
-        """Read a little of the past; while there is none, compact history, in the thread that reads it."""
-        is_busy = self.past.read_next()
+        """Read a little of the past, or try again what was set aside; else compact history, in the same thread."""
+        is_busy = self.past.read_next() or self.retries.retry_next()
         if not is_busy and self.past.next_past() is None:
             self.compact()
         return is_busy
