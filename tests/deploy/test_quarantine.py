@@ -16,8 +16,10 @@ import pytest
 from typer.testing import CliRunner
 
 from catchment.cli.main import app
+from catchment.deploy.deployment import Deployment
 from catchment.deploy.repairing import quarantine
 from catchment.deploy.repairing.quarantine import replay_quarantine
+from catchment.deploy.reports.role_files import requested_retries, write_status
 from catchment.errors import ConfigError
 from catchment.files.folder import WatchedFolder
 from catchment.files.watch import FolderWatch
@@ -26,7 +28,7 @@ from catchment.site.known_files import FilesRead, KnownFiles, StreamTimes
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import ManualClock
-from tests.worlds.projects import write_project
+from tests.worlds.projects import TWO_VIEWS, write_project
 
 TIMES = StreamTimes(0, 0, None)
 
@@ -168,3 +170,46 @@ def test_the_command_says_how_many_records_are_read_again(tmp_path: Path) -> Non
     assert done.output == "1 records of hits are read again\n"
     listed = CliRunner().invoke(app, ["quarantine", "list", "-p", str(folder), "--json"])
     assert json.loads(listed.output)["counts"] == {}
+
+
+# --- records that a view has set aside ----------------------------------------------------------------------------
+
+LENIENT = """
+CREATE MATERIALIZED VIEW lenient WITH (on_error = 'quarantine') AS
+  SELECT window.start, sum(CAST(page AS INT)) AS n FROM hits GROUP BY window(ts, '1 minute');
+"""
+
+
+def set_aside_by(folder: Path, site: str, fragment: str, batch: int, rows: int) -> None:
+    path = folder / "state" / "sites" / site / "quarantine" / "hits" / f"fragment={fragment}" / f"batch={batch}"
+    path.mkdir(parents=True)
+    pq.write_table(pa.table({"_raw": ["x"] * rows}), path / "part-0.parquet")
+
+
+def test_a_view_asks_the_sites_that_have_set_something_aside_for_it(tmp_path: Path) -> None:
+    folder = write_project(tmp_path / "p", ["a", "b"], {"a": [], "b": []}, queries=TWO_VIEWS + LENIENT)
+    deployed = Deployment.load(folder).deployed
+    lenient, numbers = (deployed.derivation(view).fragment for view in ("lenient", "numbers"))
+    with pytest.raises(ConfigError, match="'lenient' has set nothing aside") as refused:
+        replay_quarantine(folder, "lenient")
+    assert "show quarantine" in str(refused.value.hint)
+    set_aside_by(folder, "a", lenient, 0, 2)
+    set_aside_by(folder, "a", f"{lenient}.retry=1", 0, 3)
+    set_aside_by(folder, "b", "of_a_definition_that_was_replaced", 0, 1)
+    sites = folder / "state" / "sites"
+    answer = replay_quarantine(folder, "lenient")
+    assert answer["records"] == 5
+    assert [(s["site"], s["fragment"], s["suspended"]) for s in answer["sites"]] == [("a", lenient, False)]
+    assert requested_retries(sites / "a") == {lenient}
+    assert not requested_retries(sites / "b")
+    with pytest.raises(ConfigError, match="at site 'b'") as refused:
+        replay_quarantine(folder, "lenient", "b")
+    assert refused.value.hint == "it has something at a"
+    with pytest.raises(ConfigError, match="'numbers' has set nothing aside") as refused:
+        replay_quarantine(folder, "numbers")
+    assert "with start reads all records again" in str(refused.value.hint)
+    assert numbers not in requested_retries(sites / "a")
+    write_status(sites / "a", {"fragments": {lenient: {"suspended": {"reason": "it fails"}}}})
+    told = CliRunner().invoke(app, ["quarantine", "replay", "lenient", "-p", str(folder)]).output
+    assert "5 records that lenient has set aside are tried again" in told
+    assert "at a once it goes on: catchment resume lenient" in told

@@ -69,9 +69,8 @@ def minute_of(record: dict[str, Any], minutes: int = 1) -> str:
 def shares(records: Iterable[dict[str, Any]], table: str) -> dict[tuple[str, str], tuple[int, int]]:
     """The oracle of `shares`: a record of which any row divides by zero is not in it at all."""
     divisors: dict[str, list[int]] = defaultdict(list)
-    for line in table.splitlines()[1:]:
-        page, divisor = line.split(",")
-        divisors[page].append(int(divisor))
+    for page, text in (line.split(",") for line in table.splitlines()[1:]):
+        divisors[page].append(int(text))
     answer: dict[tuple[str, str], tuple[int, int]] = {}
     for record in (r for r in records if r["ms"] > 5 and 0 not in divisors[r["page"]]):
         for divisor in divisors[record["page"]]:
