@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.sharing.arrivals import EVERY_S, HOURS, SPEED, SQUEEZE
+from benchmarks.sharing.arrivals import SPEED, SQUEEZE, WHOLE
 from benchmarks.sharing.world import DAY_RECORDS, SITES, Edits, Layout, edits_of, views
 from catchment.arrays import Floats
 from catchment.deploy.deployment import Deployment
@@ -62,7 +62,7 @@ def run_replayed(report: Callable[[str], None]) -> list[dict[str, Any]]:
     drawn = "\n".join(table_views(("virginia",), np.random.default_rng(DRAW_SEED)))
     bare = re.sub(r"WITH \(sink = '[a-z]*'\) ", "", drawn)
     workloads = {"example": views(), "drawn": [f"CREATE {part.strip()}" for part in bare.split("CREATE ")[1:]]}
-    edits = edits_of(HOURS, SQUEEZE)
+    edits = edits_of(WHOLE.hours, SQUEEZE)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, statements in workloads.items():
@@ -114,7 +114,7 @@ class ArrivalReplay:
         """The micro-batch in which a query comes; beyond the last one, the end."""
         if number >= len(self.queries):
             return self.batches
-        return min(int(number * EVERY_S * SPEED / BATCH_S), self.batches)
+        return min(int(number * WHOLE.every_s * SPEED / BATCH_S), self.batches)
 
     def bytes_of(self, demand: FragmentDemand, site: str | None = None) -> Floats:
         """What a fragment sends in each micro-batch, at one site or at all."""

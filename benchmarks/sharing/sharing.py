@@ -92,7 +92,7 @@ PARTS: Mapping[str, Callable[[Callable[[str], None], bool], Any]] = {
     "live": lambda report, quick: run_live(report),
     "dense": lambda report, quick: run_dense(report),
     "relay": lambda report, quick: run_relay(report),
-    "arrivals": lambda report, quick: run_arrivals(report),
+    "arrivals": run_arrivals,
     "replayed": lambda report, quick: run_replayed(report),
 }
 

@@ -91,11 +91,14 @@ def _arrivals(told: Told) -> Table:
 
 
 def _answers(told: Told) -> Table:
-    table = Table("sharing", "WAN bytes", "rows", "wrong", "lost", "highest revision", title="answers against DuckDB's")
+    is_comparable = told.get("is_comparable", True)  # older results do not say
+    title = "answers against DuckDB's" if is_comparable else "answers against DuckDB's; the bytes are not comparable"
+    table = Table("sharing", "WAN bytes", "micro-batches", "rows", "wrong", "lost", "highest revision", title=title)
     for run in told["runs"]:
         sums = (sum(a[k] for a in run["answers"]) for k in ("rows", "wrong", "lost"))
         highest = max(a["highest_revision"] for a in run["answers"])
-        table.add_row(run["sharing"], f"{run['wan_bytes']:,}", *(f"{n:,}" for n in sums), str(highest))
+        batches = str(run.get("batches", "?"))
+        table.add_row(run["sharing"], f"{run['wan_bytes']:,}", batches, *(f"{n:,}" for n in sums), str(highest))
     return table
 
 
