@@ -93,6 +93,27 @@ def test_a_view_of_the_past_is_answered_from_the_files_themselves(
 
 
 @pytest.mark.spark
+def test_a_stream_may_go_from_references_to_copies_and_back_and_each_batch_is_read_as_it_was_kept(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "p"
+    data = write_empty_project(folder, "json")
+    records = make_records(300, 1)
+    query = folder / "queries" / "q.sql"
+    declared = query.read_text()
+    for part, kept in enumerate(("'reference'", "'copy'", "'reference'")):
+        query.write_text(declared.replace("history = 'reference'", f"history = {kept}"))
+        write_file(data, f"part{part}", records[part * 100 : part * 100 + 100], "json")
+        run_project(spark, folder)
+    history = folder / "state" / "sites" / "a" / "history" / "hits"
+    kinds = [{path.suffix for path in (history / f"batch={n}").iterdir() if path.name[0] != "."} for n in range(3)]
+    assert [".parquet" in kind for kind in kinds] == [False, True, False]
+    submit_text(Project.load(folder), LATER)
+    run_project(spark, folder)
+    assert answers(folder, "later") == expected(records)
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize("is_removed", [True, False])
 def test_windows_of_a_file_that_is_gone_or_changed_name_the_site_and_are_never_exact(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_removed: bool
