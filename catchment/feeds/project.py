@@ -33,9 +33,9 @@ from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.reference import ReferenceData, Row
 from catchment.feeds.language.statements import Declared
 from catchment.feeds.language.submitted import SubmittedView
-from catchment.feeds.language.template import FeedProgram
+from catchment.feeds.language.template import CLOUD_FEED, FeedProgram
 from catchment.feeds.placement.costs import LinkCosts
-from catchment.feeds.protocol.mqtt_config import MqttConfig
+from catchment.feeds.protocol.mqtt_config import MqttConfig, check_topic_name
 from catchment.project import option_kinds as kinds
 from catchment.project.config import PROJECT_FILE, Project
 from catchment.project.options import Option, read_options
@@ -96,6 +96,10 @@ _BUDGET_OPTIONS = (
     Option("views", kinds.integer(0, 10**9)),
     Option("per_device", kinds.text("a CSV file with the columns device, upload, download and views")),
 )
+_EDGE_OPTIONS = (
+    Option("clouds", kinds.names("names of edge clouds, such as ['north', 'south']"), ()),
+    Option("cost", _COST, 1.0),
+)
 _SETTINGS = {
     "costs": _COST_OPTIONS,
     "budgets": _BUDGET_OPTIONS,
@@ -103,7 +107,22 @@ _SETTINGS = {
     "retention": _RETENTION_OPTIONS,
     "mqtt": _MQTT_OPTIONS,
     "devices": _DEVICE_OPTIONS,
+    "edges": _EDGE_OPTIONS,
 }
+
+
+@dataclass(frozen=True)
+class EdgeSettings:
+    """The edge clouds of a project, and what a message costs on the link between one and the cloud, either way."""
+
+    clouds: tuple[str, ...] = ()
+    cost: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in self.clouds:
+            check_topic_name(name, "an edge cloud")
+            if name == CLOUD_FEED:
+                raise FeedError(f"{CLOUD_FEED!r} is the name of the cloud, and of no edge cloud")
 
 
 @dataclass(frozen=True)
@@ -223,6 +242,15 @@ def read_broker(folder: Path, app: str = "catchment", **given: str | None) -> Mq
 
 def _in_folder(folder: Path, path: str | None) -> Path | None:
     return None if path is None else folder / path
+
+
+def read_edges(folder: Path) -> EdgeSettings:
+    """Return the edge clouds in [edges] of a project."""
+    settings = _read_settings(folder)["edges"]
+    try:
+        return EdgeSettings(settings["clouds"], settings["cost"])
+    except FeedError as error:
+        raise error.found_in(str(folder / SETTINGS_FILE)) from None
 
 
 def read_device_settings(folder: Path) -> dict[str, Any]:

@@ -94,6 +94,18 @@ def text(expected: str = "a text in quotes") -> OptionKind:
     return OptionKind(expected, _text)
 
 
+def names(expected: str) -> OptionKind:
+    """Return the kind of option that is a list of texts, none of them twice."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        found = tuple(_text(item) for item in value) if isinstance(value, list) else ()
+        if not found or len(set(found)) != len(found):
+            raise ValueError(value)
+        return found
+
+    return OptionKind(expected, read)
+
+
 def choice(*names: str) -> OptionKind:
     """Return the kind of option that is one of some words, whatever their case."""
 

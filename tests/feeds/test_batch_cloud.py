@@ -27,7 +27,7 @@ from catchment.feeds.language.read_program import read_program
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.project import open_project
 from catchment.feeds.protocol.messages import FeedEvent
-from catchment.feeds.runs import durable_cloud
+from catchment.feeds.runs import cloud_host
 from catchment.feeds.runs.batch_runner import BatchRunner
 from catchment.feeds.runs.durable_cloud import DurableCloud
 from catchment.feeds.runs.oracle import naive_notices
@@ -122,7 +122,7 @@ class BatchWorld(KilledWorld):
 @given(st.integers(0, 10_000), st.sampled_from([NEARBY, HOURLY, LAYERED, TRIO]))
 def test_a_cloud_in_batches_that_is_killed_at_any_write_loses_doubles_and_invents_nothing(seed: int, view: str) -> None:
     with pytest.MonkeyPatch.context() as patch, use_disk(NoSync()), TemporaryDirectory() as name:
-        patch.setattr(durable_cloud, "MIN_JOURNAL_BYTES", 20_000)  # so that snapshots are written too
+        patch.setattr(cloud_host, "MIN_JOURNAL_BYTES", 20_000)  # so that snapshots are written too
         patch.setattr(batch_plane, "MERGE_FILES", 3)
         patch.setattr(batch_plane, "MAX_BATCH_EVENTS", 5)
         rng = random.Random(seed)
@@ -169,7 +169,7 @@ def tell_story(folder: Path, disk: SimulatedDisk, fault_at: int | None, power: b
 
 def survive_faults(folder: Path, monkeypatch: pytest.MonkeyPatch, first: int, step: int) -> None:
     """Tell the story with a fault at every so many-th call of the disk."""
-    monkeypatch.setattr(durable_cloud, "MIN_JOURNAL_BYTES", 4_000)
+    monkeypatch.setattr(cloud_host, "MIN_JOURNAL_BYTES", 4_000)
     monkeypatch.setattr(batch_plane, "MERGE_FILES", 2)
     disk = SimulatedDisk(random.Random(3))
     with use_disk(disk):

@@ -31,7 +31,7 @@ from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.view_graph import ViewGraph, generate_views
 from catchment.feeds.placement.costs import LinkCosts
 from catchment.feeds.protocol.messages import Hello
-from catchment.feeds.runs import durable_cloud
+from catchment.feeds.runs import cloud_host
 from catchment.feeds.runs.local_run import LocalRun
 from catchment.feeds.runs.oracle import naive_notices
 from catchment.feeds.runs.published import PUBLISH_FOLDER, PublishedRecords, publish_records
@@ -210,7 +210,7 @@ def test_a_cloud_that_is_killed_while_records_are_published_loses_doubles_and_in
     seed: int, text: str
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, use_disk(NoSync()), TemporaryDirectory() as name:
-        patch.setattr(durable_cloud, "MIN_JOURNAL_BYTES", 20_000)
+        patch.setattr(cloud_host, "MIN_JOURNAL_BYTES", 20_000)
         patch.setattr("tests.feeds.test_durable_cloud.BEGIN_US", 0)
         rng = random.Random(seed)
         world = PublishingWorld(Path(name), DECLARED + text, rng, kill=0.02)

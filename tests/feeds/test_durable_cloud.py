@@ -21,8 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.feeds.cloud.admission import AdmissionRule, DeviceGate
+from catchment.feeds.cloud.broker_queue import SendDown
 from catchment.feeds.cloud.cloud import Cloud, FeedCloud
-from catchment.feeds.cloud.core import CloudCore, CloudCoreState, MessagesTaken, SendDown
+from catchment.feeds.cloud.core import CloudCore, CloudCoreState, MessagesTaken
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
 from catchment.feeds.device.device import DeviceConfig
@@ -33,7 +34,7 @@ from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.bus import Bus
 from catchment.feeds.protocol.messages import Hello
-from catchment.feeds.runs import durable_cloud
+from catchment.feeds.runs import cloud_host
 from catchment.feeds.runs.durable_cloud import DurableCloud
 from catchment.feeds.runs.local_run import LocalRun
 from catchment.feeds.runs.oracle import naive_notices
@@ -201,7 +202,7 @@ class KilledWorld:
 @given(st.integers(0, 10_000), st.sampled_from([NEARBY, HOURLY, LAYERED]))
 def test_a_cloud_that_is_killed_at_any_write_loses_doubles_and_invents_nothing(seed: int, view: str) -> None:
     with pytest.MonkeyPatch.context() as patch, use_disk(NoSync()), TemporaryDirectory() as name:
-        patch.setattr(durable_cloud, "MIN_JOURNAL_BYTES", 20_000)  # so that snapshots are written too
+        patch.setattr(cloud_host, "MIN_JOURNAL_BYTES", 20_000)  # so that snapshots are written too
         rng = random.Random(seed)
         friends: list[Friend] = [(a, b, 1.0, 0.5, 1e9) for a, b, *_ in random_friends(rng, DEVICES, 5)]
         world = KilledWorld(Path(name), DECLARED + view, friends, rng, kill=0.02)
@@ -359,4 +360,4 @@ def test_a_stranger_gets_no_link_and_a_refused_device_is_told_why(tmp_path: Path
     assert [device for device, _ in told] == ["1", "2"]
     assert b"only devices that it has a token for" in told[0][1]
     assert b'"z"' in told[1][1]
-    assert not world.cloud.core.links
+    assert not world.cloud.core.links.channels

@@ -34,7 +34,7 @@ from catchment.feeds.language.read_program import plan_program
 from catchment.feeds.language.statements import read_statements
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.project import open_project
-from catchment.feeds.runs import durable_cloud
+from catchment.feeds.runs import cloud_host
 from catchment.feeds.runs.cloud_role import RECORDING_BEGINS_US, FeedCloudRole
 from catchment.feeds.runs.durable_cloud import DurableCloud
 from catchment.feeds.runs.notice_tables import LandedNotices, notice_record
@@ -255,7 +255,7 @@ class _MortalTables(LandedNotices):
 @given(st.integers(0, 10_000))
 def test_a_cloud_that_is_killed_at_any_write_lands_each_notice_once(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch, use_disk(NoSync()), TemporaryDirectory() as name:
-        patch.setattr(durable_cloud, "MIN_JOURNAL_BYTES", 20_000)
+        patch.setattr(cloud_host, "MIN_JOURNAL_BYTES", 20_000)
         rng = random.Random(seed)
         world = WorldWithTable(Path(name), DECLARED + NEARBY, random_friends(rng, 4, 5), rng, kill=0.05)
         world.run.connect_all()

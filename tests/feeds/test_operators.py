@@ -37,7 +37,7 @@ from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.view_graph import ViewGraph, generate_views
 from catchment.feeds.project import open_project
 from catchment.feeds.protocol.messages import Install, Instructions, Program
-from catchment.feeds.runs import durable_cloud
+from catchment.feeds.runs import cloud_host
 from catchment.feeds.runs.durable_cloud import DurableCloud
 from catchment.feeds.runs.local_run import LocalRun
 from catchment.feeds.runs.oracle import naive_notices
@@ -288,7 +288,7 @@ def test_views_with_operators_move_while_the_cloud_is_killed_and_nothing_is_lost
     seed: int, text: str
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, use_disk(NoSync()), TemporaryDirectory() as name:
-        patch.setattr(durable_cloud, "MIN_JOURNAL_BYTES", 20_000)
+        patch.setattr(cloud_host, "MIN_JOURNAL_BYTES", 20_000)
         patch.setattr("tests.feeds.test_durable_cloud.BEGIN_US", 0)
         patch.setattr("tests.feeds.test_durable_cloud.read_program", lambda text: read_program(text, FUNCTIONS))
         rng = random.Random(seed)

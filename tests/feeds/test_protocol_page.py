@@ -30,7 +30,7 @@ def test_every_kind_of_message_and_instruction_has_an_example() -> None:
     shown = {type(decode(line.encode())[1]) for line in EXAMPLES}
     assert shown >= {*UPWARD, *DOWNWARD} - {type(None)}
     letters = {item[0] for line in EXAMPLES if (read := json.loads(line))[1] == "b" for item in read[2:]}
-    assert letters == set("puixm")
+    assert letters == set("puixmt")
 
 
 def test_every_operator_and_type_is_described() -> None:

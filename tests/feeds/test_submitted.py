@@ -36,7 +36,7 @@ from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.view_graph import ViewGraph, generate_views
 from catchment.feeds.project import open_project
 from catchment.feeds.protocol.messages import FeedEvent, Install, Instructions, Program, SetUpload
-from catchment.feeds.runs import durable_cloud, submissions
+from catchment.feeds.runs import cloud_host, submissions
 from catchment.feeds.runs.cloud_role import STATE_FOLDER
 from catchment.feeds.runs.local_run import LocalRun
 from catchment.feeds.runs.oracle import naive_notices
@@ -149,7 +149,7 @@ def test_views_that_come_and_go_while_the_cloud_is_killed_lose_double_and_invent
     kind: type[SubmittedWorld], seed: int, base: str
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, use_disk(NoSync()), TemporaryDirectory() as name:
-        patch.setattr(durable_cloud, "MIN_JOURNAL_BYTES", 20_000)  # so that snapshots are written too
+        patch.setattr(cloud_host, "MIN_JOURNAL_BYTES", 20_000)  # so that snapshots are written too
         rng = random.Random(seed)
         friends: list[Friend] = [(a, b, 1.0, 0.5, 1e9) for a, b, *_ in random_friends(rng, DEVICES, 5)]
         world = kind(Path(name), DECLARED + base, friends, rng, kill=0.02)

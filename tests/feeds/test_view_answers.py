@@ -32,7 +32,7 @@ from catchment.feeds.language.statements import Declared, read_statements
 from catchment.feeds.language.view_answers import shown_keys_of
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.project import open_project
-from catchment.feeds.runs import answer_rows, durable_cloud
+from catchment.feeds.runs import answer_rows, cloud_host
 from catchment.feeds.runs.answer_rows import ViewAnswers
 from catchment.feeds.runs.durable_cloud import DurableCloud
 from catchment.feeds.runs.local_run import LocalRun
@@ -304,7 +304,7 @@ class AnsweredWorld(KilledWorld):
 @given(st.integers(0, 10_000))
 def test_a_cloud_that_is_killed_while_answers_come_loses_doubles_and_invents_nothing(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch, use_disk(NoSync()), TemporaryDirectory() as name:
-        patch.setattr(durable_cloud, "MIN_JOURNAL_BYTES", 20_000)
+        patch.setattr(cloud_host, "MIN_JOURNAL_BYTES", 20_000)
         patch.setattr(answer_rows, "MAX_RECORDS", 1)
         patch.setattr("tests.feeds.test_durable_cloud.BEGIN_US", 0)
         rng = random.Random(seed)

@@ -47,7 +47,9 @@ from catchment.feeds.protocol.messages import (
     Program,
     RateReport,
     Refused,
+    RelayedMessage,
     Reset,
+    SetRoute,
     SetUpload,
     Uninstall,
 )
@@ -109,8 +111,9 @@ items = st.one_of(
     st.builds(Install, st.sampled_from(list(LAYERS.views.values())), st.integers(0)),
     st.builds(Uninstall, names, st.integers(0)),
     st.builds(Mark, st.integers(0), st.integers(0)),
+    st.builds(SetRoute, names, names, st.floats(0, 1), st.integers(0)),
 )
-messages = st.one_of(
+plain_messages = st.one_of(
     st.builds(FeedEvent, names, keys, st.integers(0, 2**60), st.lists(scalars, max_size=3).map(tuple)),
     st.builds(Notice, names, names, keys, st.integers(0, 2**60), st.lists(scalars, max_size=3).map(tuple)),
     st.builds(Hello, st.integers(0, 2**50), st.none() | names, st.lists(names).map(tuple)),
@@ -121,6 +124,7 @@ messages = st.one_of(
     st.builds(Reset),
     st.builds(Instructions, st.lists(items, max_size=4).map(tuple)),
 )
+messages = plain_messages | st.builds(RelayedMessage, names, plain_messages)
 
 
 @given(st.integers(0), messages)
@@ -153,6 +157,10 @@ def test_a_hello_without_a_token_is_read_and_a_token_is_never_shown() -> None:
         b'[1,"e","f",["1"],5,[]]',
         b'[1,"e","f",[1],5,[[1]]]',
         b'[1,"b",["u","f",1.5,0]]',
+        b'[1,"b",["t","f","d",1.5,0]]',
+        b'[1,"v","d",["v","d",["z"]]]',
+        b'[1,"v","d",["q"]]',
+        b'[1,"v",7,["z"]]',
         b'[1,"b",["i","t",["a"],[[0,[1],[1,2],[],"x"]],0]]',
         b"\xff\xfe",
         b"[" * 5000,

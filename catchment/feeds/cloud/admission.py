@@ -77,21 +77,37 @@ class DeviceGate:
         self.refused += reason is not None
         return reason
 
-    def _reason(self, device: str, hello: Hello, registered: Collection[str]) -> str | None:
+    def edge_refusal(self, edge: str, hello: Hello) -> str | None:
+        """Return why an edge cloud that the project names is refused; None if it is admitted."""
+        reason = self._general_reason(edge, hello)
+        self.refused += reason is not None
+        return reason
+
+    def _general_reason(self, name: str, hello: Hello) -> str | None:
+        """Return why nobody who says this hello is admitted, be it a device or an edge cloud."""
         if hello.version != VERSION:
             return f"the device speaks version {hello.version} of the protocol, this cloud version {VERSION}"
         try:
-            check_topic_name(device, "a device")
-            if device == CLOUD_FEED:
-                return f"{CLOUD_FEED!r} is the name of the cloud"
-            typed_device(self.program, device)
-            expected = self.token_of(device)
+            expected = self.token_of(name)
         except CatchmentError as error:
             return error.message
         if expected is not None and not _is_same(expected, hello.token):
             return "the token is wrong" if hello.token else "a token is needed"
         if expected is None and self.rule.admit == DENY:
             return "this cloud takes only devices that it has a token for"
+        return None
+
+    def _reason(self, device: str, hello: Hello, registered: Collection[str]) -> str | None:
+        try:
+            check_topic_name(device, "a device")
+            if device == CLOUD_FEED:
+                return f"{CLOUD_FEED!r} is the name of the cloud"
+            typed_device(self.program, device)
+        except CatchmentError as error:
+            return error.message
+        general = self._general_reason(device, hello)
+        if general is not None:
+            return general
         if self.named is not None and device not in self.named:
             return f"{self.rule.admit} does not name this device"
         if device not in registered and len(registered) >= self.rule.max_devices:

@@ -9,11 +9,12 @@ needs is sent (Chandramouli et al., VLDB'13, section 4.6, which knows one bound 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from catchment.errors import FeedError
-from catchment.feeds.cloud.routes import CLOUD, Hosts, all_routes, routes_of, source_of
+from catchment.feeds.cloud.choose_hosts import cost_of_feeds
+from catchment.feeds.cloud.routes import CLOUD, Hosts, all_routes
 from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.language.template import stream_of
 from catchment.feeds.language.view_graph import ViewGraph
@@ -153,13 +154,4 @@ def _cost_at_cloud(graph: ViewGraph, hosts: Hosts, view: PhysicalView, rates: Ra
     """Return what it adds to the cost of messages if a view is computed at the cloud instead."""
     feeds = (*view.inputs, *((view.name,) if view.name in graph.consumers else ()))
     moved = {**hosts, view.name: CLOUD}
-    return _cost_of(graph, moved, feeds, rates, costs) - _cost_of(graph, hosts, feeds, rates, costs)
-
-
-def _cost_of(graph: ViewGraph, hosts: Hosts, feeds: Iterable[str], rates: Rates, costs: LinkCosts) -> float:
-    cost = 0.0
-    for feed in feeds:
-        readers = [(v, hosts[v.name]) for v in graph.consumers[feed]]
-        routes = routes_of(feed, [source_of(graph, hosts, feed)], readers)
-        cost += rates.get(feed, 0.0) * costs.of_messages(routes.uploads, routes.downloads)
-    return cost
+    return cost_of_feeds(graph, moved, feeds, rates, costs) - cost_of_feeds(graph, hosts, feeds, rates, costs)

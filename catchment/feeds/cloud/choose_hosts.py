@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from catchment.feeds.cloud.edges import STAR, EdgeTree
 from catchment.feeds.cloud.routes import CLOUD, Hosts, Instance, routes_of, source_of
 from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.language.template import stream_of
@@ -70,8 +71,8 @@ def least_traffic(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str,
         return {**least_traffic(others, rates, costs), **fixed}
     hosts = all_at_cloud(graph, rates, costs)
     uppers = [v for v in graph.views.values() if any(i in graph.views or _is_of_cloud(graph, i) for i in v.inputs)]
-    if uppers and not any(_meets_itself(graph, view) for view in graph.views.values()):
-        return {**hosts, **_place_hierarchy(graph, rates, costs)}
+    if uppers and not any(meets_itself(graph, view) for view in graph.views.values()):
+        return {**hosts, **place_hierarchy(graph, rates, costs)}
     hosts.update(_place_pairs(graph, rates, costs))
     return place_one_by_one(graph, hosts, uppers, rates, costs)
 
@@ -101,7 +102,12 @@ def assignment_of(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> Assignmen
 
 
 def place_one_by_one(
-    graph: ViewGraph, hosts: Hosts, views: Iterable[PhysicalView], rates: Rates, costs: LinkCosts
+    graph: ViewGraph,
+    hosts: Hosts,
+    views: Iterable[PhysicalView],
+    rates: Rates,
+    costs: LinkCosts,
+    tree: EdgeTree = STAR,
 ) -> dict[str, str]:
     """Add views to a placement, each where it adds least to the traffic of those before it."""
     chosen = dict(hosts)
@@ -110,8 +116,9 @@ def place_one_by_one(
     for view in pending:
         chosen.pop(view.name, None)
     for view in pending:
-        candidates = list(dict.fromkeys([CLOUD, *(source_of(graph, chosen, i) for i in view.inputs)]))
-        added = [_added_cost(graph, chosen, (view, host), rates, costs) for host in candidates]
+        sources = [source_of(graph, chosen, i) for i in view.inputs]
+        candidates = list(dict.fromkeys([CLOUD, *sorted(tree.edges_above(sources)), *sources]))
+        added = [added_cost(graph, chosen, (view, host), rates, costs, tree) for host in candidates]
         chosen[view.name] = candidates[added.index(min(added))]
     fixed = {v.name: CLOUD if stays_at_cloud(graph, v) else _only_device(graph, v) for v in views if v not in pending}
     return {**chosen, **{name: host for name, host in fixed.items() if host is not None}}
@@ -145,7 +152,7 @@ def _place_pairs(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, 
     return {name: CLOUD if feed is None else graph.feeds[feed].device for name, feed in feeds.items()}
 
 
-def _meets_itself(graph: ViewGraph, view: PhysicalView) -> bool:
+def meets_itself(graph: ViewGraph, view: PhysicalView) -> bool:
     """Return whether one device's data comes to a view by both inputs (a view on one device aside)."""
     if _only_device(graph, view) is not None or len(view.inputs) < 2:
         return False
@@ -156,15 +163,17 @@ def _is_of_cloud(graph: ViewGraph, feed: str) -> bool:
     return feed in graph.feeds and graph.feeds[feed].is_of_cloud
 
 
-def _place_hierarchy(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
+def place_hierarchy(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[str, str]:
     """Place all levels at once; a view on one device counts as a source of that device."""
     devices = {name: number for number, name in enumerate(graph.devices)}
     homes = {name: AT_CLOUD if feed.is_of_cloud else devices[feed.device] for name, feed in graph.feeds.items()}
     for view in graph.views.values():
         only = _only_device(graph, view)
-        homes[view.name] = VIEW if only is None else devices[only]
+        homes[view.name] = VIEW if only is None else devices.get(only, AT_CLOUD)
     number = {name: at for at, name in enumerate(homes)}
     placed = [name for name, home in homes.items() if home == VIEW]
+    if not placed:
+        return {}
     edges = [
         (number[feed], number[name], rates.get(feed, 0.0) * graph.views[name].share_of(feed))
         for name in placed
@@ -175,14 +184,28 @@ def _place_hierarchy(graph: ViewGraph, rates: Rates, costs: LinkCosts) -> dict[s
     return {name: CLOUD if (at := site[number[name]]) < 0 else graph.devices[at] for name in placed}
 
 
-def _added_cost(graph: ViewGraph, hosts: Mapping[str, str], added: Instance, rates: Rates, costs: LinkCosts) -> float:
+def cost_of_feeds(
+    graph: ViewGraph, hosts: Hosts, feeds: Iterable[str], rates: Rates, costs: LinkCosts, tree: EdgeTree = STAR
+) -> float:
+    """Return what a placement costs per second for some feeds, and views that others read."""
+    cost = 0.0
+    for feed in feeds:
+        readers = [(v, hosts[v.name]) for v in graph.consumers[feed]]
+        routes = routes_of(feed, [source_of(graph, hosts, feed)], readers, tree)
+        cost += rates.get(feed, 0.0) * costs.of_messages(routes.uploads, routes.downloads)
+    return cost
+
+
+def added_cost(
+    graph: ViewGraph, hosts: Mapping[str, str], added: Instance, rates: Rates, costs: LinkCosts, tree: EdgeTree = STAR
+) -> float:
     """Return the cost of one more view, given those that are placed."""
     cost = 0.0
     for feed in added[0].inputs:
         source = [source_of(graph, hosts, feed)]
         readers = [(v, hosts[v.name]) for v in graph.consumers[feed] if v.name in hosts]
-        before = routes_of(feed, source, readers)
-        after = routes_of(feed, source, [*readers, added])
-        added_cost = costs.of_messages(after.uploads, after.downloads)
-        cost += rates.get(feed, 0.0) * (added_cost - costs.of_messages(before.uploads, before.downloads))
+        before = routes_of(feed, source, readers, tree)
+        after = routes_of(feed, source, [*readers, added], tree)
+        with_it = costs.of_messages(after.uploads, after.downloads)
+        cost += rates.get(feed, 0.0) * (with_it - costs.of_messages(before.uploads, before.downloads))
     return cost

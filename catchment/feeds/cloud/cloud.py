@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from catchment.feeds.cloud.budgets import loads_of
 from catchment.feeds.cloud.choose_hosts import expected_rates, least_traffic, place_one_by_one
-from catchment.feeds.cloud.controller import FeedController
+from catchment.feeds.cloud.controller import RELAYED_UP, FeedController
+from catchment.feeds.cloud.edges import folded
 from catchment.feeds.cloud.program_state import store_program
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import AbsorbingPlane, ControlledPlane, Deliver
@@ -18,7 +19,7 @@ from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.language.view_graph import RejectJoined, ViewGraph, generate_views
-from catchment.feeds.protocol.messages import FeedEvent, Upward
+from catchment.feeds.protocol.messages import FeedEvent, RelayedMessage, Upward
 
 
 class PlacingCloud(Protocol):
@@ -88,10 +89,11 @@ class CloudControl:
         rule: ReoptimizeRule | None = None,
     ) -> None:
         self._controlled = plane
-        self.controller = FeedController(graph, plane)
+        self.rule = rule or ReoptimizeRule()
+        self.tree = self.rule.tree
+        self.controller = FeedController(graph, plane, self.tree)
         self.controller.rates.update(rates or {})  # expected, until devices have reported theirs
         self.compiled = compile_feeds(graph.program)
-        self.rule = rule or ReoptimizeRule()
         self.reoptimizer = self.rule.build()
         self.redeployed = 0
 
@@ -141,7 +143,8 @@ class CloudControl:
         budgets = self.rule.budgets
         if not budgets.are_bound or len(hosts) < len(self.graph.views):
             return False
-        return bool(budgets.exceeded(loads_of(self.graph, hosts, expected_rates(self.graph, self.controller.rates))))
+        rates = expected_rates(self.graph, self.controller.rates)
+        return bool(budgets.exceeded(loads_of(self.graph, folded(hosts, self.tree), rates)))
 
     def update(self, newer: ViewGraph) -> list[Deliver]:
         """Follow a change of the reference data, or of the devices that are there."""
@@ -200,7 +203,7 @@ class CloudControl:
         added = self.graph.delta_to(newer).added
         kept = {name: host for name, host in self.controller.current_hosts().items() if name in newer.views}
         if kept and self.rule.strategy is least_traffic:
-            placed = place_one_by_one(newer, kept, added, rates, self.rule.costs)
+            placed = place_one_by_one(newer, kept, added, rates, self.rule.costs, self.tree)
         else:
             placed = self.rule.place(newer, rates, rates)
         return self._fit(newer, {view.name: placed[view.name] for view in added})
@@ -229,9 +232,18 @@ class Cloud(CloudControl):
 
     def receive(self, device: str, message: Upward) -> Iterable[Deliver]:
         """Answer one message; what it returns is to be sent, in order, before the next is handed in."""
+        if isinstance(message, RelayedMessage):
+            return self._receive_relayed(device, message)
         if not isinstance(message, FeedEvent):
             return self.controller.handle(device, message)
         return self.plane.absorb([message]) if self.controller.admits(device, message) else ()
+
+    def _receive_relayed(self, edge: str, relayed: RelayedMessage) -> Iterable[Deliver]:
+        """Answer a device that is attached to an edge cloud."""
+        message = relayed.message
+        if not self.controller.attach(relayed.device, edge, message) or not isinstance(message, RELAYED_UP):
+            return ()
+        return self.controller.handle(relayed.device, message)
 
     def follow_program(self, program: FeedProgram) -> None:
         """Take another program, in which every view that there is means what it did."""

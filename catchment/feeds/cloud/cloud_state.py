@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from catchment.errors import FeedError
 from catchment.feeds.cloud.controller import FeedController
 from catchment.feeds.cloud.instructions import PendingInstruction
 from catchment.feeds.cloud.moves import Move
@@ -19,7 +20,16 @@ from catchment.feeds.device.retained import FeedBuffer, RetainedEvents
 from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.language.view_graph import SourceFeed, ViewGraph
 from catchment.feeds.protocol.codec import decode, encode
-from catchment.feeds.protocol.messages import FeedEvent, Install, Instruction, Instructions, Mark, SetUpload, Uninstall
+from catchment.feeds.protocol.messages import (
+    FeedEvent,
+    Install,
+    Instruction,
+    Instructions,
+    Mark,
+    SetRoute,
+    SetUpload,
+    Uninstall,
+)
 from catchment.storage.codec import stored
 
 _BEGIN_US = -(2**62)
@@ -41,7 +51,7 @@ class MoveState:
     frees: bool
 
 
-@stored(version=2, migrations={1: dict})  # version 2 has revision and told
+@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has revision and told, 3 has edge_of and handed_on
 @dataclass(frozen=True)
 class ControlState:
     """What the control plane knows: devices, where views are, what devices were asked and have confirmed."""
@@ -68,6 +78,8 @@ class ControlState:
     done: int
     revision: int = 0  # of the program
     told: dict[str, int] | None = None  # the revision that each device knows; None: all know this one
+    edge_of: dict[str, str] = field(default_factory=dict)  # device -> the edge cloud that it is attached to
+    handed_on: dict[str, dict[str, Upload]] = field(default_factory=dict)  # by edge clouds, to their devices
 
 
 @stored()
@@ -98,21 +110,21 @@ class RouterState:
 
 def pack_view(view: PhysicalView) -> bytes:
     """Return a view as bytes."""
-    return _pack(Install(view))
+    return pack_instruction(Install(view))
 
 
 def unpack_view(data: bytes) -> PhysicalView:
     """Return the view of bytes."""
-    (item,) = _unpack(data)
+    (item,) = unpack_instructions(data)
     assert isinstance(item, Install)
     return item.view
 
 
-def _pack(item: Instruction) -> bytes:
+def pack_instruction(item: Instruction) -> bytes:
     return encode(0, Instructions((item,)))
 
 
-def _unpack(data: bytes) -> tuple[Instruction, ...]:
+def unpack_instructions(data: bytes) -> tuple[Instruction, ...]:
     _, message = decode(data)
     assert isinstance(message, Instructions)
     return message.items
@@ -136,7 +148,7 @@ def take_control(controller: FeedController) -> ControlState:
         boots=dict(instructions.boots),
         functions={device: sorted(names) for device, names in controller.functions_of.items()},
         rates=dict(controller.rates),
-        pending=[(p.device, _pack(p.message), sorted(p.views)) for p in instructions.pending.values()],
+        pending=[(p.device, pack_instruction(p.message), sorted(p.views)) for p in instructions.pending.values()],
         next_token=instructions.next_token,
         sent=instructions.sent,
         refused=controller.refused,
@@ -153,6 +165,8 @@ def take_control(controller: FeedController) -> ControlState:
         done=moves.done,
         revision=instructions.revision,
         told=dict(instructions.told),
+        edge_of=dict(controller.tree.edge_of),
+        handed_on=moves.table.handed_on,
     )
 
 
@@ -164,12 +178,24 @@ def put_control(controller: FeedController, state: ControlState) -> None:
     controller.functions_of.update((device, frozenset(names)) for device, names in state.functions.items())
     controller.rates.update(state.rates)
     controller.refused = state.refused
+    _refuse_lost_edges(controller, state)
+    controller.tree.edge_of.update(state.edge_of)
     _put_instructions(controller, state)
     for view in map(unpack_view, state.located):
         for host in state.hosts[view.name]:
             controller.locations.add(view, host)
     controller.locations.retired.update(state.retired)
     _put_moves(controller, state)
+
+
+def _refuse_lost_edges(controller: FeedController, state: ControlState) -> None:
+    """Refuse a state with devices of edge clouds that are declared no more: nobody could reach them."""
+    lost = sorted(set(state.edge_of.values()) - controller.tree.clouds)
+    if lost:
+        raise FeedError(
+            f"devices are attached to the edge cloud {lost[0]!r}, which [edges] in feeds.toml does not name",
+            hint="name it again and retire its devices first, or begin anew with another --state",
+        )
 
 
 def _put_instructions(controller: FeedController, state: ControlState) -> None:
@@ -180,8 +206,8 @@ def _put_instructions(controller: FeedController, state: ControlState) -> None:
     instructions.revision = state.revision
     instructions.told = dict.fromkeys(state.boots, state.revision) if state.told is None else dict(state.told)
     for device, data, views in state.pending:
-        (message,) = _unpack(data)
-        assert isinstance(message, SetUpload | Install | Uninstall | Mark)
+        (message,) = unpack_instructions(data)
+        assert isinstance(message, SetUpload | Install | Uninstall | Mark | SetRoute)
         instructions.pending[message.token] = PendingInstruction(device, message, set(views))
 
 
@@ -189,6 +215,7 @@ def _put_moves(controller: FeedController, state: ControlState) -> None:
     moves = controller.moves
     moves.table.uploads.update(state.uploads)
     moves.table.downloads.update(state.downloads)
+    moves.table.handed_on.update(state.handed_on)
     moves.under_way.update((move.view.name, move) for move in map(_put_move, state.moves))
     moves.wanted.update(state.wanted)
     moves.active_since_us.update(state.active_since_us)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from catchment.feeds.cloud.edges import EdgeTree
 from catchment.feeds.cloud.instructions import InstructionQueue
 from catchment.feeds.cloud.moves import Move, ViewMoves
 from catchment.feeds.cloud.router import ControlledPlane, Deliver
@@ -24,14 +25,18 @@ from catchment.feeds.protocol.messages import (
     FeedEvent,
     Hello,
     Install,
+    Message,
     Notice,
     Program,
     RateReport,
     Refused,
     Reset,
+    SetRoute,
     SetUpload,
     Upward,
 )
+
+RELAYED_UP = (Hello, Confirmed, Notice, RateReport)  # what an edge cloud relays of a device
 
 
 @dataclass(frozen=True)
@@ -47,9 +52,10 @@ class ControlCounters:
 class FeedController:
     """Knows where each view is, and brings it where it should be."""
 
-    def __init__(self, graph: ViewGraph, plane: ControlledPlane) -> None:
+    def __init__(self, graph: ViewGraph, plane: ControlledPlane, tree: EdgeTree | None = None) -> None:
         self.instructions = InstructionQueue(Program(form_of(graph.program)))
-        self.locations = ViewLocations(graph)
+        self.tree = tree or EdgeTree()
+        self.locations = ViewLocations(graph, self.tree)
         self.moves = ViewMoves(self.locations, plane, self.instructions)
         self.feeds_of = _feeds_by_device(graph)
         self.rates: dict[str, float] = {}  # events per second of each feed, as devices report them
@@ -92,14 +98,20 @@ class FeedController:
     @property
     def registered(self) -> Mapping[str, int]:
         """The devices that have said hello, each with its boot."""
-        return self.instructions.boots
+        edges = self.tree.clouds
+        return {name: boot for name, boot in self.instructions.boots.items() if name not in edges}
+
+    @property
+    def registered_edges(self) -> list[str]:
+        """The edge clouds that have said hello."""
+        return sorted(self.tree.clouds & self.instructions.boots.keys())
 
     # ---- what the driver calls
 
     def deploy(self, hosts: Hosts) -> list[Deliver]:
         """Put views where they should be: new ones are opened, others moved if they are elsewhere."""
         hosts = self._at_able_hosts(self.graph, hosts)
-        check_hosts(self.graph, {**self.current_hosts(), **hosts})
+        check_hosts(self.graph, {**self.current_hosts(), **hosts}, self.tree)
         for view in self.graph.views.values():
             if view.name in hosts:
                 self.moves.want(view, hosts[view.name])
@@ -109,7 +121,7 @@ class FeedController:
         """Follow a change of the reference data; `hosts` places the added views."""
         delta = self.graph.delta_to(newer)
         hosts = self._at_able_hosts(newer, hosts)
-        check_hosts(newer, {**self.current_hosts(), **hosts})
+        check_hosts(newer, {**self.current_hosts(), **hosts}, self.tree)
         self.show_graph(newer)
         for name in reversed(delta.removed):
             self.moves.remove(name)
@@ -134,12 +146,26 @@ class FeedController:
         self.instructions.forget(device)
         self.moves.forget_device(device)
         self.functions_of.pop(device, None)
+        self.tree.edge_of.pop(device, None)
         for kind in self.graph.program.pushed_columns:
             self.rates.pop(f"{kind}@{device}", None)
 
     def restart(self) -> list[Deliver]:
         """Begin a new life with devices that may remember an earlier one: each is told to forget it."""
         return [Deliver(device, Reset()) for device in self.graph.devices]
+
+    def attach(self, device: str, edge: str, message: Message) -> bool:
+        """Return whether a message that an edge cloud relays is of a device of its own; a hello makes it so."""
+        is_new = isinstance(message, Hello) and device not in self.instructions.boots
+        if edge not in self.tree.clouds or device in self.tree.clouds or not isinstance(message, RELAYED_UP):
+            allowed = False
+        elif is_new:
+            self.tree.edge_of[device] = edge
+            allowed = True
+        else:
+            allowed = self.tree.edge_of.get(device) == edge
+        self.refused += not allowed
+        return allowed
 
     def handle(self, device: str, message: Upward) -> list[Deliver]:
         """Answer a control message or a notice from a device."""
@@ -160,11 +186,18 @@ class FeedController:
         """
         source = self.graph.feeds.get(event.feed)
         if source is None:
-            allowed = self.locations.computes(device, event.feed)
+            allowed = self._computes_behind(device, event.feed)
         else:
-            allowed = source.device == device and self.graph.program.accepts(source.kind, event.values)
+            sender = self.tree.edge_of.get(source.device, source.device)
+            allowed = sender == device and self.graph.program.accepts(source.kind, event.values)
         self.refused += not allowed
         return allowed
+
+    def _computes_behind(self, link: str, view: str) -> bool:
+        """Return whether a view is computed by what is at the lower end of a link, or by a device behind it."""
+        return self.locations.computes(link, view) or any(
+            self.tree.edge_of.get(host) == link for host in self.locations.hosts_and_retired(view)
+        )
 
     # ---- messages of devices
 
@@ -178,11 +211,21 @@ class FeedController:
         self.forwarded.append(Deliver(device, Admitted(hello.boot)))
         if not self.instructions.greet(device, hello.boot):
             return
+        self._greet_behind(device)
         for feed, share in self.moves.table.uploads_of(device):
             self.instructions.tell(device, SetUpload(feed, share))
         for name in sorted(self.locations.installed.get(device, ())):
             self.instructions.tell(device, Install(self.locations.views[name]))
+        for attached in self.tree.devices_of(device):
+            for feed, share in self.moves.table.handed_to(attached):
+                self.instructions.tell(device, SetRoute(feed, attached, share))
         self.instructions.tell_pending(device)
+
+    def _greet_behind(self, edge: str) -> None:
+        """Let devices say hello again whose edge cloud has forgotten what they were told."""
+        for device in self.tree.devices_of(edge):
+            self.instructions.boots.pop(device, None)
+            self.forwarded.append(Deliver(device, Reset()))
 
     def _at_able_hosts(self, graph: ViewGraph, hosts: Hosts) -> Hosts:
         """Return a placement with the cloud in place of devices that lack a function of the view.

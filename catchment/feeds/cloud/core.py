@@ -18,6 +18,7 @@ from typing import Any
 from catchment.feeds.cloud.batch_cloud import BatchCloud, FoundRow
 from catchment.feeds.cloud.batch_plane import BatchPlane, FileAction
 from catchment.feeds.cloud.batch_state import BatchState, pack_rows, put_batches, take_batches, unpack_rows
+from catchment.feeds.cloud.broker_queue import BrokerQueue, SendDown
 from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.cloud_state import (
     ControlState,
@@ -28,6 +29,7 @@ from catchment.feeds.cloud.cloud_state import (
     take_router,
     unpack_view,
 )
+from catchment.feeds.cloud.device_channels import DeviceChannels
 from catchment.feeds.cloud.program_state import StoredProgram, load_program, store_program
 from catchment.feeds.cloud.router import Deliver, Router
 from catchment.feeds.device.device import boot_number
@@ -35,22 +37,13 @@ from catchment.feeds.device.publisher import RecentlySeen
 from catchment.feeds.forms.physical_view import template_of
 from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.language.view_graph import SourceFeed, ViewGraph
-from catchment.feeds.protocol.channel import (
-    CONTROL,
-    ChannelReceiver,
-    ChannelSender,
-    LinkTraffic,
-    WireCounter,
-    at_cloud,
-    traffic_class,
-)
+from catchment.feeds.protocol.channel import CONTROL, traffic_class
 from catchment.feeds.protocol.codec import encode
-from catchment.feeds.protocol.messages import Downward, Notice, Refused, Reset, Upward
+from catchment.feeds.protocol.messages import Downward, Notice, Refused, RelayedMessage, Reset
 from catchment.storage.codec import stored
 
 MAX_KEPT = 100_000  # notices of tables that are recognised when they are found again
 MAX_DELIVERIES = 20_000  # of published records that are recognised when they come again
-MAX_OUTBOX = 100_000  # messages that the broker has not confirmed; past it data is dropped, instructions are kept
 
 
 @stored()
@@ -62,22 +55,24 @@ class MessageArrived:
     data: bytes
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has edge
 @dataclass(frozen=True, slots=True)
 class DeviceRefused:
-    """A device that said hello was refused."""
+    """A device that said hello, to the cloud or to an edge cloud, was refused."""
 
     device: str
     boot: int
     reason: str
+    edge: str | None = None
 
 
-@stored()
+@stored(version=2, migrations={1: dict})  # version 2 has edge
 @dataclass(frozen=True, slots=True)
 class HelloAsked:
-    """A stranger that seems to remember another cloud was asked to say hello."""
+    """A stranger that seems to remember another cloud was asked to say hello, by its edge cloud if it has one."""
 
     device: str
+    edge: str | None = None
 
 
 @stored()
@@ -194,16 +189,6 @@ CloudEvent = (
 )
 
 
-@stored()
-@dataclass(frozen=True, slots=True)
-class SendDown:
-    """Hand these bytes to the broker, for a device; numbers grow by one from message to message."""
-
-    number: int
-    device: str
-    data: bytes
-
-
 @dataclass(frozen=True, slots=True)
 class KeepNotice:
     """Keep a notice of a view that has a table, under the name of the view."""
@@ -233,25 +218,15 @@ class CloudCoreState:
     answers: dict[str, AnswerPlace] = field(default_factory=dict)  # by stream
 
 
-@dataclass
-class CloudLink:
-    """The cloud's side of one device's link."""
-
-    sends: ChannelSender
-    receives: ChannelReceiver[Upward] = field(default_factory=at_cloud)
-
-
 class CloudCore:
     """A cloud, the links to its devices, and the messages that are on their way to the broker."""
 
     def __init__(self, cloud: Cloud | BatchCloud, plane: Router | BatchPlane) -> None:
         self.cloud = cloud
         self.plane = plane
-        self.links: dict[str, CloudLink] = {}
+        self.links = DeviceChannels()
         self.heard_us: dict[str, int] = {}
-        self.outbox: deque[SendDown] = deque()
-        self.next_number = 0
-        self.dropped = 0  # data that left the outbox at its bound; the device sees the gap
+        self.sending = BrokerQueue()
         self.kept = RecentlySeen(MAX_KEPT)  # notices of tables; two hosts may find one match while its view moves
         self.deliveries: dict[str, None] = {}  # of published records; one that comes again after a crash is known
         self.answers: dict[str, AnswerPlace] = {}  # how far each stream has the answers of its view
@@ -272,7 +247,7 @@ class CloudCore:
             case MessageArrived(device, data):
                 return self._receive(device, data, now_us)
             case MessagesTaken(before):
-                self._forget_taken(before)
+                self.sending.forget_taken(before)
                 return ()
             case ViewsChanged():
                 return self._send(controller.update(self._newer_graph(event), event.hosts), now_us)
@@ -289,20 +264,21 @@ class CloudCore:
             case ViewsDeployed(hosts):
                 return self._send(controller.deploy(hosts), now_us)
             case DeviceRetired(device):
+                edge = controller.tree.edge_of.get(device)
                 controller.forget(device)
-                self.links.pop(device, None)
+                self.links.forget(device)
                 self.heard_us.pop(device, None)
-                return ()
-            case DeviceRefused(device, boot, reason):
-                return self._send_to_stranger(device, Refused(boot, reason), now_us)
-            case HelloAsked(device):
-                return self._send_to_stranger(device, Reset(), now_us)
+                return () if edge is None else self._send([Deliver(edge, RelayedMessage(device, Reset()))], now_us)
+            case DeviceRefused(device, boot, reason, edge):
+                return self._send_to_stranger(device, Refused(boot, reason), edge, now_us)
+            case HelloAsked(device, edge):
+                return self._send_to_stranger(device, Reset(), edge, now_us)
 
     def _receive(self, device: str, data: bytes, now_us: int) -> list[CloudAction]:
-        message = self._link(device, now_us).receives.accept(data)
+        message = self.links.of(device, now_us).receives.accept(data)
         if message is None:
             return []
-        self.heard_us[device] = now_us
+        self.heard_us[message.device if isinstance(message, RelayedMessage) else device] = now_us
         return self._send(self.cloud.receive(device, message), now_us)
 
     def _work_off(self, event: BatchBegun | BatchJoined, now_us: int) -> list[CloudAction]:
@@ -345,20 +321,16 @@ class CloudCore:
 
     # ---- links
 
-    def _link(self, device: str, now_us: int) -> CloudLink:
-        if device not in self.links:
-            self.links[device] = CloudLink(ChannelSender(boot_number(now_us)))
-        return self.links[device]
-
     def _send(self, deliveries: Iterable[Deliver], now_us: int) -> list[CloudAction]:
         published: list[CloudAction] = []
         for delivery in deliveries:
             published += self._keep(delivery.message)
-            data = self._link(delivery.device, now_us).sends.wrap(delivery.message)
-            if len(self.outbox) >= MAX_OUTBOX and traffic_class(delivery.message) != CONTROL:
-                self.dropped += 1
+            sent = self.cloud.controller.tree.addressed(delivery)
+            data = self.links.of(sent.device, now_us).sends.wrap(sent.message)
+            if self.sending.is_full and traffic_class(sent.message) != CONTROL:
+                self.sending.dropped += 1
             else:
-                published.append(self._publish(delivery.device, data))
+                published.append(self.sending.add(sent.device, data))
         return published
 
     def _keep(self, message: Downward) -> Iterator[KeepNotice]:
@@ -369,39 +341,21 @@ class CloudCore:
         if view in self.collected and self.kept.first_time(message.identity):
             yield KeepNotice(view, message)
 
-    def _send_to_stranger(self, device: str, message: Downward, now_us: int) -> list[SendDown]:
-        """Send to a device that has no link: its numbers grow with the seconds."""
-        return [self._publish(device, encode(boot_number(now_us), message))]
-
-    def _publish(self, device: str, data: bytes) -> SendDown:
-        made = SendDown(self.next_number, device, data)
-        self.next_number += 1
-        self.outbox.append(made)
-        return made
-
-    def _forget_taken(self, before: int) -> None:
-        while self.outbox and self.outbox[0].number < before:
-            self.outbox.popleft()
-
-    def traffic(self) -> dict[str, LinkTraffic]:
-        """Return what crossed each device's link since this process began."""
-        return {name: LinkTraffic(link.receives.received, link.sends.sent) for name, link in self.links.items()}
+    def _send_to_stranger(self, device: str, message: Downward, edge: str | None, now_us: int) -> list[CloudAction]:
+        """Send to a device that has no link: its numbers grow with the seconds. Its edge cloud, if it has one, has."""
+        if edge is not None:
+            return self._send([Deliver(edge, RelayedMessage(device, message))], now_us)
+        return [self.sending.add(device, encode(boot_number(now_us), message))]
 
     @property
-    def boot(self) -> int:
-        """The number of the next message to a device, about; 0 while there is none."""
-        return max((link.sends.next_number for link in self.links.values()), default=0)
+    def outbox(self) -> deque[SendDown]:
+        """The messages that the broker has not confirmed."""
+        return self.sending.messages
 
     @property
-    def receivers(self) -> dict[str, ChannelReceiver[Upward]]:
-        """What the cloud accepts of each device."""
-        return {name: link.receives for name, link in self.links.items()}
-
-    def reset_traffic(self) -> None:
-        """Count traffic from now on."""
-        for link in self.links.values():
-            link.sends.sent = WireCounter()
-            link.receives.received = WireCounter()
+    def next_number(self) -> int:
+        """The number of the next message."""
+        return self.sending.next_number
 
     # ---- state
 
@@ -409,11 +363,11 @@ class CloudCore:
         return CloudCoreState(
             take_control(self.cloud.controller),
             take_batches(self.plane) if isinstance(self.plane, BatchPlane) else take_router(self.plane),
-            {name: (link.sends.next_number, link.receives.last_number) for name, link in self.links.items()},
+            self.links.snapshot(),
             dict(self.heard_us),
-            list(self.outbox),
-            self.next_number,
-            self.dropped,
+            list(self.sending.messages),
+            self.sending.next_number,
+            self.sending.dropped,
             list(self.kept.identities()),
             list(self.deliveries),
             store_program(self.cloud.graph.program),
@@ -431,13 +385,9 @@ class CloudCore:
         else:
             assert isinstance(state.router, RouterState)
             put_router(self.plane, state.router)
-        for name, (next_down, last_up) in state.links.items():
-            self.links[name] = CloudLink(ChannelSender(next_down))
-            self.links[name].receives.last_number = last_up
+        self.links.restore(state.links)
         self.heard_us.update(state.heard_us)
-        self.outbox.extend(state.outbox)
-        self.next_number = state.next_number
-        self.dropped = state.dropped
+        self.sending.restore(state.outbox, state.next_number, state.dropped)
         self.deliveries.update(dict.fromkeys(state.deliveries))
         self.answers.update(state.answers)
         for identity in state.kept:

@@ -13,11 +13,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from catchment.feeds.cloud.router import Deliver
-from catchment.feeds.protocol.messages import Install, Instruction, Instructions, Mark, Program, SetUpload, Uninstall
+from catchment.feeds.protocol.messages import (
+    Install,
+    Instruction,
+    Instructions,
+    Mark,
+    Program,
+    SetRoute,
+    SetUpload,
+    Uninstall,
+)
 
 MAX_BATCH = 500  # instructions in one message, which keeps it well below the codec's bound
 
-Confirmable = SetUpload | Install | Uninstall | Mark
+Confirmable = SetUpload | Install | Uninstall | Mark | SetRoute
 
 
 @dataclass
@@ -55,7 +64,7 @@ class InstructionQueue:
         """Tell a device something, if it has said hello."""
         if device not in self.boots:
             return
-        if isinstance(message, Install | SetUpload) and message.token:
+        if isinstance(message, Install | SetUpload | SetRoute) and message.token:
             self._tell_program(device)
         self._queue(device, message)
 

@@ -10,6 +10,10 @@ and at most twice during the overlap; notices carry keys, and the notified devic
 
 A device that is away confirms nothing, and its views stay where they are until it is back; other views are not
 affected. A view whose inputs or readers are moving waits for its turn.
+
+Edge clouds hand on what they are asked to, in the order in which it came, and confirm like devices. A mark goes to the
+devices themselves, by their edge clouds: what a device sent before its answer has passed every place on its way, and
+what the cloud says after the answer comes after that.
 """
 
 from __future__ import annotations
@@ -18,12 +22,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from catchment.feeds.cloud.instructions import InstructionQueue, PendingInstruction
-from catchment.feeds.cloud.route_table import RouteTable
+from catchment.feeds.cloud.route_table import RouteTable, Upload
 from catchment.feeds.cloud.router import ControlledPlane
-from catchment.feeds.cloud.routes import CLOUD, FeedRoutes, routes_of
+from catchment.feeds.cloud.routes import CLOUD, FeedRoutes
 from catchment.feeds.cloud.view_locations import ViewLocations
 from catchment.feeds.forms.physical_view import PhysicalView
-from catchment.feeds.protocol.messages import Install, Mark, SetUpload, Uninstall
+from catchment.feeds.protocol.messages import Install, Mark, SetRoute, SetUpload, Uninstall
 from catchment.timeline import START_OF_TIME_US
 
 MARK_GRID_US = 1_000_000  # drain times are rounded up to this, so that one mark serves many views
@@ -83,8 +87,10 @@ class ViewMoves:
         move = Move(view, old, new, frees=old is not None)
         self.under_way[view.name] = move
         for feed in view.inputs:
-            self._raise_routes(feed, routes_of(feed, self.locations.sources(feed), [(view, new)]), move)
-        self._raise_routes(view.name, routes_of(view.name, [new], self.locations.instances(view.name)), move)
+            needed = self.locations.routes_to(feed, self.locations.sources(feed), [(view, new)])
+            self._raise_routes(feed, needed, move)
+        given = self.locations.routes_to(view.name, [new], self.locations.instances(view.name))
+        self._raise_routes(view.name, given, move)
         self._install(view, new, move)
         self._advance(move)
 
@@ -92,9 +98,12 @@ class ViewMoves:
         """Ask for what one more instance needs; what is already sent for others serves it too."""
         for device, share in needed.uploads.items():
             self._raise_upload(feed, device, share, move)
-        for device, share in needed.downloads.items():
-            if share > self.table.download(feed, device):
-                self._set_route(feed, device, share)
+        for place, share in needed.downloads.items():
+            edge = self.locations.tree.parent(place)
+            if edge != CLOUD:
+                self._raise_handed_on(feed, edge, place, share, move)
+            elif share > self.table.download(feed, place):
+                self._set_route(feed, place, share)
         move.since_us = max(move.since_us, self.plane.newest_us(feed) or START_OF_TIME_US)
 
     def _raise_upload(self, feed: str, device: str, share: float, move: Move) -> None:
@@ -105,6 +114,18 @@ class ViewMoves:
             raised = max(share, upload.asked)
             self.instructions.ask(device, SetUpload(feed, raised, token))
             upload.ask(raised, columns, token)
+        self._wait_until_asked(upload, share, move)
+
+    def _raise_handed_on(self, feed: str, edge: str, device: str, share: float, move: Move) -> None:
+        handed = self.table.hand_on(feed, device)
+        if share > handed.asked:
+            token = self.instructions.new_token()
+            self.instructions.ask(edge, SetRoute(feed, device, share, token))
+            handed.ask(share, 0, token)
+        self._wait_until_asked(handed, share, move)
+
+    def _wait_until_asked(self, upload: Upload, share: float, move: Move) -> None:
+        """Let a move wait until a share is sent, if it is not yet."""
         awaited = upload.token_for(share)
         if awaited is None:
             move.since_us = max(move.since_us, upload.since_us)
@@ -132,6 +153,8 @@ class ViewMoves:
         message = pending.message
         if isinstance(message, SetUpload):
             self.table.upload(message.feed, device).confirm(message.token, since_us)
+        elif isinstance(message, SetRoute):
+            self.table.hand_on(message.feed, message.device).confirm(message.token, since_us)
         elif isinstance(message, Uninstall):
             self.locations.forget_retired(message.view, device)
             self.freed.add(message.view)
@@ -232,6 +255,11 @@ class ViewMoves:
             share = needed.downloads.get(device, 0.0)
             if share < routed:
                 self._set_route(feed, device, share)
+        for device, handed in self.table.handed_on.get(feed, {}).items():
+            share = needed.downloads.get(device, 0.0)
+            if share < handed.asked:
+                handed.lower(share)
+                self.instructions.tell(self.locations.tree.parent(device), SetRoute(feed, device, share))
         self.table.forget(feed)
 
     # ---- views that the reference data ends or changes
@@ -253,9 +281,10 @@ class ViewMoves:
         for name in [name for name, devices in self.locations.retired.items() if device in devices]:
             self.locations.forget_retired(name, device)
             self.freed.add(name)
-        for feed in list(self.table.uploads):
-            self.table.uploads[feed].pop(device, None)
-            self.table.forget(feed)
+        for table in (self.table.uploads, self.table.handed_on):
+            for feed in list(table):
+                table[feed].pop(device, None)
+                self.table.forget(feed)
 
     def replace(self, view: PhysicalView) -> None:
         """Give a view other rows, at every host that has it."""

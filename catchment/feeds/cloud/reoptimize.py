@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from catchment.errors import FeedError
 from catchment.feeds.cloud.budgets import Budgets
 from catchment.feeds.cloud.choose_hosts import Strategy, expected_rates, least_traffic
+from catchment.feeds.cloud.edges import STAR, EdgeTree, folded, unfolded
+from catchment.feeds.cloud.place_at_edges import place_at_edges
 from catchment.feeds.cloud.retention import Retention
 from catchment.feeds.cloud.routes import CLOUD, Hosts, predict, routes_of, source_of
 from catchment.feeds.language.view_graph import ViewGraph
@@ -33,6 +35,7 @@ class MovePrice:
     per_device: float = 6.0  # the messages to open, to mark and to close, and their answers
     per_view: float = 3.0  # install and uninstall are as long as about three events
     costs: LinkCosts = field(default_factory=LinkCosts)
+    tree: EdgeTree = STAR
 
     def __call__(self, graph: ViewGraph, old: Hosts, new: Hosts, rates: Mapping[str, float]) -> float:
         moved = [graph.views[name] for name in graph.views if old[name] != new[name]]
@@ -50,8 +53,8 @@ class MovePrice:
         for feed in feeds:
             readers = graph.consumers[feed]
             sources = {source_of(graph, hosts, feed) for hosts in (old, new)}
-            before = routes_of(feed, [source_of(graph, old, feed)], [(v, old[v.name]) for v in readers])
-            both = routes_of(feed, sources, [(v, h[v.name]) for v in readers for h in (old, new)])
+            before = routes_of(feed, [source_of(graph, old, feed)], [(v, old[v.name]) for v in readers], self.tree)
+            both = routes_of(feed, sources, [(v, h[v.name]) for v in readers for h in (old, new)], self.tree)
             running_both = self.costs.of_messages(both.uploads, both.downloads)
             cost += rates.get(feed, 0.0) * (running_both - self.costs.of_messages(before.uploads, before.downloads))
         return cost
@@ -66,6 +69,7 @@ class ReoptimizeRule:
     strategy: Strategy = least_traffic
     retention: Retention = field(default_factory=Retention)
     budgets: Budgets = field(default_factory=Budgets)
+    tree: EdgeTree = field(default_factory=EdgeTree)
 
     def __post_init__(self) -> None:
         if self.patience <= 0:
@@ -78,7 +82,10 @@ class ReoptimizeRule:
             from catchment.feeds.cloud.place_within import place_within  # SciPy is needed here only
 
             best = place_within(graph, best, expected_rates(graph, rates), self.costs, self.budgets)
-        return self.fit(graph, best, rates)
+        fitted = self.fit(graph, best, rates)
+        if self.strategy is not least_traffic:
+            return fitted
+        return place_at_edges(graph, fitted, weights, self.costs, self.tree)
 
     def fit(
         self, graph: ViewGraph, hosts: Hosts, rates: Mapping[str, float], movable: Collection[str] | None = None
@@ -87,13 +94,15 @@ class ReoptimizeRule:
 
         With `movable`, only these views go elsewhere.
         """
-        kept = self.retention.fit(graph, hosts, rates)
+        star = folded(hosts, self.tree)
+        kept = self.retention.fit(graph, star, rates)
         if movable is not None:
-            kept = {**hosts, **{name: kept[name] for name in movable}}
-        return self.budgets.fit(graph, kept, expected_rates(graph, rates), self.costs, movable)
+            kept = {**star, **{name: kept[name] for name in movable}}
+        fitted = self.budgets.fit(graph, kept, expected_rates(graph, rates), self.costs, movable)
+        return unfolded(fitted, hosts, self.tree)
 
     def build(self, redeploy_cost: RedeployCost | None = None) -> ViewReoptimizer:
-        return ViewReoptimizer(self, redeploy_cost or MovePrice(costs=self.costs))
+        return ViewReoptimizer(self, redeploy_cost or MovePrice(costs=self.costs, tree=self.tree))
 
 
 class ViewReoptimizer:
@@ -135,5 +144,5 @@ class ViewReoptimizer:
         self.open_s = 0.0
 
     def _cost(self, graph: ViewGraph, hosts: Hosts) -> float:
-        traffic = predict(graph, hosts, self.events)
+        traffic = predict(graph, hosts, self.events, self.rule.tree)
         return self.rule.costs.of_messages(traffic.up, traffic.down)

@@ -1,5 +1,8 @@
 """What devices were told to upload, what of it they have confirmed, and what they download. Pure.
 
+An edge cloud uploads what is wanted beyond it, as a device does, and is told what to hand to its devices: that too is
+asked for and confirmed. What the cloud itself sends down needs no answer.
+
 A raise is asked for with a token and holds once the device has confirmed it: from then on every event later
 than the confirmed time that the share keeps is uploaded. Lowering needs no answer. A feed that gets more columns is
 asked for again, and what was confirmed before counts no more.
@@ -17,7 +20,7 @@ from catchment.timeline import START_OF_TIME_US
 @stored(version=2, migrations={1: dict})  # version 2 has columns and first_token
 @dataclass
 class Upload:
-    """One feed of one device: the share asked for, the share confirmed, and raises still to be confirmed."""
+    """One feed on one link: the share asked for, the share confirmed, and raises still to be confirmed."""
 
     asked: float = 0.0
     confirmed: float = 0.0
@@ -58,9 +61,13 @@ class RouteTable:
     def __init__(self) -> None:
         self.uploads: dict[str, dict[str, Upload]] = {}
         self.downloads: dict[str, dict[str, float]] = {}
+        self.handed_on: dict[str, dict[str, Upload]] = {}  # by an edge cloud, to devices that are attached to it
 
     def upload(self, feed: str, device: str) -> Upload:
         return self.uploads.setdefault(feed, {}).setdefault(device, Upload())
+
+    def hand_on(self, feed: str, device: str) -> Upload:
+        return self.handed_on.setdefault(feed, {}).setdefault(device, Upload())
 
     def download(self, feed: str, device: str) -> float:
         return self.downloads.get(feed, {}).get(device, 0.0)
@@ -78,11 +85,18 @@ class RouteTable:
             if device in devices and devices[device].asked > 0:
                 yield feed, devices[device].asked
 
+    def handed_to(self, device: str) -> Iterator[tuple[str, float]]:
+        """Yield the feeds that a device's edge cloud was told to hand to it, with their shares."""
+        for feed, devices in self.handed_on.items():
+            if device in devices and devices[device].asked > 0:
+                yield feed, devices[device].asked
+
     def forget(self, feed: str) -> None:
         """Drop what nobody wants or waits for any more of a feed."""
-        for device, upload in list(self.uploads.get(feed, {}).items()):
-            if upload.asked == 0 and not upload.pending:
-                del self.uploads[feed][device]
-        for table in (self.uploads, self.downloads):
+        for asked in (self.uploads, self.handed_on):
+            for place, upload in list(asked.get(feed, {}).items()):
+                if upload.asked == 0 and not upload.pending:
+                    del asked[feed][place]
+        for table in (self.uploads, self.downloads, self.handed_on):
             if not table.get(feed):
                 table.pop(feed, None)

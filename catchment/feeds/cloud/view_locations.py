@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from catchment.feeds.cloud.edges import EdgeTree
 from catchment.feeds.cloud.routes import CLOUD, FeedRoutes, Instance, routes_of
 from catchment.feeds.forms.physical_view import PhysicalView
 from catchment.feeds.language.view_graph import ViewGraph
@@ -12,8 +13,9 @@ from catchment.feeds.language.view_graph import ViewGraph
 class ViewLocations:
     """The hosts of every view. While a view moves it has two: the current host, then the next."""
 
-    def __init__(self, graph: ViewGraph) -> None:
+    def __init__(self, graph: ViewGraph, tree: EdgeTree) -> None:
         self.graph = graph
+        self.tree = tree
         self.views: dict[str, PhysicalView] = {}
         self.hosts: dict[str, list[str]] = {}
         self.readers: dict[str, dict[str, None]] = {}  # feed or view -> the views that read it, in a fixed order
@@ -31,7 +33,11 @@ class ViewLocations:
 
     def computes(self, device: str, view: str) -> bool:
         """Return whether a device computes a view, or was told to stop and may still have its last matches."""
-        return device in self.hosts.get(view, ()) or device in self.retired.get(view, ())
+        return device in self.hosts_and_retired(view)
+
+    def hosts_and_retired(self, view: str) -> list[str]:
+        """Return the hosts of a view, and those that were told to stop."""
+        return [*self.hosts.get(view, ()), *self.retired.get(view, ())]
 
     def sources(self, feed: str) -> list[str]:
         """Return where a feed, or the output of a view, is produced."""
@@ -51,7 +57,11 @@ class ViewLocations:
 
     def needed_routes(self, feed: str) -> FeedRoutes:
         """Return the routes that a feed needs; a host that was told to stop may still have matches under way."""
-        return routes_of(feed, [*self.sources(feed), *self.retired.get(feed, ())], self.instances(feed))
+        return self.routes_to(feed, [*self.sources(feed), *self.retired.get(feed, ())], self.instances(feed))
+
+    def routes_to(self, feed: str, sources: Iterable[str], readers: Iterable[Instance]) -> FeedRoutes:
+        """Return the routes that take a feed from these places to these views."""
+        return routes_of(feed, sources, readers, self.tree)
 
     def add(self, view: PhysicalView, host: str) -> None:
         """Add a host to those of a view."""

@@ -38,7 +38,9 @@ from catchment.feeds.protocol.messages import (
     Program,
     RateReport,
     Refused,
+    RelayedMessage,
     Reset,
+    SetRoute,
     SetUpload,
     Upward,
 )
@@ -140,7 +142,7 @@ class Device:
         self.hello_pause_us = FIRST_HELLO_PAUSE_US
         self.outbox: deque[Upward] = deque()
         self.dropped = 0  # events that left the outbox at its bound
-        self.ignored = 0  # instructions that came before a program
+        self.ignored = 0  # what came before a program, or is for edge clouds
         self.newest_us = 0
         self.notified = RecentlySeen()
 
@@ -208,7 +210,7 @@ class Device:
             yield from self._say_hello()
         elif isinstance(message, Admitted | Refused):
             yield from self._be_answered(message)
-        elif self.publisher is None:
+        elif isinstance(message, RelayedMessage) or self.publisher is None:
             self.ignored += 1
         else:
             yield from self._absorb(message)
@@ -227,7 +229,7 @@ class Device:
         if isinstance(item, Mark):
             self.marks.append(item)
             return 0
-        if self.publisher is None:
+        if self.publisher is None or isinstance(item, SetRoute):
             self.ignored += 1
             return 0
         if isinstance(item, SetUpload):

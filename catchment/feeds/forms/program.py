@@ -180,6 +180,19 @@ class ProgramForm:
         """The form as JSON."""
         return json.dumps(self.as_json(), separators=(",", ":"), allow_nan=False)
 
+    @cached_property
+    def _types_of(self) -> dict[str, tuple[str, ...]]:
+        """The types of the values of each kind of feed."""
+        columns = {stream.name: stream.columns for stream in self.streams}
+        return {feed.kind: tuple(columns[feed.stream][at][1] for at in feed.columns) for feed in self.feeds}
+
+    def accepts(self, kind: str, values: tuple[Any, ...]) -> bool:
+        """Return whether values could be those of an event of a kind; events from before may have fewer."""
+        types = self._types_of.get(kind)
+        if types is None or len(values) > len(types):
+            return False
+        return all(v is None or type(v) in VALUE_TYPES[t] for v, t in zip(values, types, strict=False))
+
     def as_json(self) -> dict[str, Any]:
         """Return the form as JSON values; tuples stand for arrays."""
         return {

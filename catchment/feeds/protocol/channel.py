@@ -21,6 +21,7 @@ from catchment.feeds.protocol.messages import (
     Hello,
     Message,
     Notice,
+    RelayedMessage,
     Upward,
 )
 
@@ -31,6 +32,8 @@ CONTROL = "control"
 
 def traffic_class(message: Message) -> str:
     """Return the class that a message is counted in: data is what placement decides about."""
+    if isinstance(message, RelayedMessage):
+        return traffic_class(message.message)
     if isinstance(message, FeedEvent):
         return DATA
     return NOTICE if isinstance(message, Notice) else CONTROL

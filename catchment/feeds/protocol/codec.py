@@ -27,7 +27,9 @@ from catchment.feeds.protocol.messages import (
     Program,
     RateReport,
     Refused,
+    RelayedMessage,
     Reset,
+    SetRoute,
     SetUpload,
     Uninstall,
 )
@@ -47,6 +49,7 @@ _ENCODE: dict[type, tuple[str, Callable[[Any], _Fields]]] = {
     Refused: ("d", lambda m: [m.boot, m.reason]),
     Reset: ("z", lambda m: []),
     Instructions: ("b", lambda m: [_fields(item) for item in m.items]),
+    RelayedMessage: ("v", lambda m: [m.device, to_plain(m.message)]),
 }
 _ENCODE_ITEM: dict[type, tuple[str, Callable[[Any], _Fields]]] = {
     Program: ("p", lambda m: [m.form.as_json()]),
@@ -54,6 +57,7 @@ _ENCODE_ITEM: dict[type, tuple[str, Callable[[Any], _Fields]]] = {
     Install: ("i", lambda m: [*_view_out(m.view), m.token]),
     Uninstall: ("x", lambda m: [m.view, m.token]),
     Mark: ("m", lambda m: [m.after_us, m.token]),
+    SetRoute: ("t", lambda m: [m.feed, m.device, m.share, m.token]),
 }
 _DECODE: dict[str, Callable[..., Message]] = {
     "e": lambda feed, key, at, values: FeedEvent(_text(feed), _key(key), _int(at), _scalars(values)),
@@ -68,6 +72,7 @@ _DECODE: dict[str, Callable[..., Message]] = {
     "d": lambda boot, reason: Refused(_int(boot), _text(reason)),
     "z": lambda: Reset(),
     "b": lambda *items: Instructions(tuple(_DECODE_ITEM[letter](*fields) for letter, *fields in items)),
+    "v": lambda device, plain: RelayedMessage(_text(device), from_plain(plain)),
 }
 _DECODE_ITEM: dict[str, Callable[..., Instruction]] = {
     "p": lambda form: Program(ProgramForm.read(form)),
@@ -75,6 +80,7 @@ _DECODE_ITEM: dict[str, Callable[..., Instruction]] = {
     "i": lambda template, inputs, rows, token: Install(_view_in(template, inputs, rows), _int(token)),
     "x": lambda view, token: Uninstall(_text(view), _int(token)),
     "m": lambda after, token: Mark(_int(after), _int(token)),
+    "t": lambda feed, device, share, token: SetRoute(_text(feed), _text(device), _number(share), _int(token)),
 }
 
 

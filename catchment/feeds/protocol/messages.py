@@ -7,6 +7,9 @@ answered by `Confirmed`, which is how the cloud knows that a change of placement
 A device registers itself: it says `Hello` when its link comes up, and again, with growing pauses, until the cloud has
 answered with `Admitted` or `Refused`. Its identity is the name of its channel (the topic on MQTT), which the transport
 vouches for; no message repeats it.
+
+An edge cloud is to the cloud what a device is, and to its devices what the cloud is. What concerns one of its devices
+crosses its link as `RelayedMessage`; events cross it once, whoever reads them beyond it.
 """
 
 from __future__ import annotations
@@ -158,7 +161,21 @@ class Mark:
     token: int
 
 
-Instruction = Program | SetUpload | Install | Uninstall | Mark
+@dataclass(frozen=True, slots=True)
+class SetRoute:
+    """Hand this share of a feed to a device that is attached to you; 0 hands on nothing. For edge clouds only."""
+
+    feed: str
+    device: str
+    share: float
+    token: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise FeedError(f"the share of {self.feed!r} for {self.device!r} is {self.share}; expected 0 to 1")
+
+
+Instruction = Program | SetUpload | Install | Uninstall | Mark | SetRoute
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +185,20 @@ class Instructions:
     items: tuple[Instruction, ...]
 
 
-Upward = FeedEvent | Notice | Hello | RateReport | Confirmed
-Downward = FeedEvent | Notice | Admitted | Refused | Reset | Instructions
+@dataclass(frozen=True, slots=True)
+class RelayedMessage:
+    """A message of a device, or for one, on the link between its edge cloud and the cloud."""
+
+    device: str
+    message: Message
+
+    def __post_init__(self) -> None:
+        if isinstance(self.message, RelayedMessage):
+            raise FeedError(f"a message for {self.device!r} is relayed twice; an edge cloud is under the cloud itself")
+
+
+Upward = FeedEvent | Notice | Hello | RateReport | Confirmed | RelayedMessage
+Downward = FeedEvent | Notice | Admitted | Refused | Reset | Instructions | RelayedMessage
 Message = Upward | Downward
 
 UPWARD: tuple[type, ...] = get_args(Upward)

@@ -78,7 +78,8 @@ class Board:
         }
         for name, placed in hosts.items():
             known = placed if len(placed) == len(graph.views) else hosts["all_at_cloud"]
-            self.predicted[name] = predict_traffic(graph, known, controller.rates, self._sizes_of(graph))
+            sizes = self._sizes_of(graph)
+            self.predicted[name] = predict_traffic(graph, known, controller.rates, sizes, controller.tree)
 
     def _sizes_of(self, graph: ViewGraph) -> dict[str, float]:
         """Return the bytes per message of each feed; those that no recording tells have the mean of what was sent."""
@@ -101,9 +102,11 @@ class Board:
         links = self.links()
         hosts = Counter(controller.current_hosts().values())
         at_cloud = hosts.pop(CLOUD, 0)
+        edges = [self._edge(name, hosts.pop(name, 0), links) for name in sorted(controller.tree.clouds)]
         return {
             "strategy": self.strategy,
             "views_at_cloud": at_cloud,
+            "views_at_edges": sum(edge["views"] for edge in edges),
             "views_on_devices": sum(hosts.values()),
             "devices_that_compute": len(hosts),
             "devices_heard": len(controller.registered),
@@ -116,7 +119,22 @@ class Board:
             "predicted": dict(self.predicted),
             "history": list(self.history),
             "moves": list(self.moves)[::-1],
+            "edges": edges,
             "top": [self._device(name, count, links) for name, count in hosts.most_common(TOP)],
+        }
+
+    def _edge(self, name: str, views: int, links: Mapping[str, LinkTraffic]) -> dict[str, Any]:
+        controller = self.controller
+        devices = controller.tree.devices_of(name)
+        link = links.get(name)
+        return {
+            "edge": name,
+            "heard": name in controller.registered_edges,
+            "devices": len(devices),
+            "views": views,
+            "views_below": sum(host in devices for host in controller.current_hosts().values()),
+            "sent": sum(link.up.messages.values()) if link else 0,
+            "received": sum(link.down.messages.values()) if link else 0,
         }
 
     def _device(self, name: str, views: int, links: Mapping[str, LinkTraffic]) -> dict[str, Any]:
@@ -127,8 +145,9 @@ class Board:
             "views": views,
             "events_per_s": round(sum(rates.get(f, 0.0) for f in self.controller.feeds_of.get(name, ())), 3),
             "uploads": {f: round(s, 4) for f, s in self.controller.uploads_of(name).items()},
-            "sent": sum(link.up.messages.values()) if link else 0,
-            "received": sum(link.down.messages.values()) if link else 0,
+            "edge": (edge := self.controller.tree.edge_of.get(name)),
+            "sent": None if edge else sum(link.up.messages.values()) if link else 0,  # its edge cloud knows
+            "received": None if edge else sum(link.down.messages.values()) if link else 0,
         }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from catchment.errors import ConfigError, FeedError
 from catchment.feeds.language.view_answers import shown_keys_of
-from catchment.feeds.project import FeedProject, open_project, read_broker
+from catchment.feeds.project import FeedProject, open_project, read_broker, read_edges
 from catchment.feeds.runs.answer_rows import ViewAnswers
 from catchment.feeds.runs.durable_cloud import DurableCloud
 from catchment.feeds.runs.durable_links import DurableLinks
@@ -81,7 +81,8 @@ class FeedCloudRole:
         tables = LandedNotices(self.feeds.program, self.folders)
         state = self.project.state_folder / STATE_FOLDER
         answers = ViewAnswers(self.project.state_folder, self.keys)
-        self.cloud = open_durable_cloud(self.workload, state, "ours", self.clock, tables, answers)
+        edges = read_edges(self.project.folder)
+        self.cloud = open_durable_cloud(self.workload, state, "ours", self.clock, tables, answers, edges)
         self._closing.callback(self.cloud.close)
         self.registrar = open_registrar(self.project.folder, state, self.workload, self.cloud, self.said.append)
         if self.once:
@@ -153,13 +154,14 @@ class FeedCloudRole:
     def status(self) -> Mapping[str, Any]:
         """Return what the cloud does, as plain JSON."""
         if self.cloud is None or self.registrar is None:
-            return {"devices": 0, "views": 0, "at_cloud": 0, "notices": 0}
+            return {"devices": 0, "views": 0, "at_cloud": 0, "at_edges": 0, "notices": 0}
         hosts = list(self.cloud.controller.current_hosts().values())
         tables = self.cloud.tables
         return {
             "devices": len(self.registrar.registered),
             "views": len(self.cloud.graph.views),
             "at_cloud": sum(host == "cloud" for host in hosts),
+            "at_edges": sum(host in self.registrar.tree.clouds for host in hosts),
             "notices": tables.kept if isinstance(tables, LandedNotices) else 0,
         }
 

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from catchment.errors import StorageError, WireError
 from catchment.feeds.cloud.batch_cloud import BatchCloud, FoundRow
 from catchment.feeds.cloud.batch_plane import BatchPlane, LandEvents, MergeFiles, RemoveFiles
+from catchment.feeds.cloud.broker_queue import SendDown
 from catchment.feeds.cloud.cloud import Cloud
 from catchment.feeds.cloud.cloud_state import pack_view
 from catchment.feeds.cloud.controller import FeedController
@@ -42,7 +43,6 @@ from catchment.feeds.cloud.core import (
     MessagesTaken,
     ProgramChanged,
     RecordsPublished,
-    SendDown,
     ViewsChanged,
     ViewsDeployed,
 )
@@ -57,23 +57,23 @@ from catchment.feeds.language.statements import Declared
 from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.language.view_graph import RejectJoined, ViewGraph
 from catchment.feeds.protocol.codec import decode, encode
-from catchment.feeds.protocol.messages import Hello, Refused, Reset
+from catchment.feeds.protocol.messages import Confirmed, Hello, Refused, RelayedMessage, Reset
+from catchment.feeds.runs.cloud_host import CloudHost
 from catchment.feeds.runs.notice_tables import NoTables, NoticeTables
 from catchment.feeds.runs.published import PublishedRecords
 from catchment.feeds.runs.registrar import Registrar
 from catchment.storage.codec import decode as decode_document
 from catchment.storage.codec import encode as encode_document
 from catchment.storage.files import make_folder, remove_file, write_durably
-from catchment.storage.host import Host
-from catchment.storage.journal import Journal, snapshot_path
+from catchment.storage.journal import Journal
 from catchment.storage.lock import lock_folder
 from catchment.timeline import Clock
 
-MIN_JOURNAL_BYTES = 4 * 2**20  # a snapshot is written when the journal is larger, and twice the last snapshot
 PROGRAM_FILE = "program"  # what the journal begins with
 TEXT_FILE = "program.sql"  # in its place, as earlier releases wrote it
 LIFE_FILE = "life"
 _HELLO = re.compile(rb'\s*\[\s*[0-9]+\s*,\s*"h"')
+_RELAYED = re.compile(rb'\s*\[\s*[0-9]+\s*,\s*"v"')
 
 Arrived = tuple[str, bytes]  # a device and what it sent
 
@@ -93,15 +93,6 @@ class AnswerSource(Protocol):
 
     def since(self, stream: Declared, place: AnswerPlace | None) -> Iterable[AnswerRecords]:
         """Return the records of a stream after a place."""
-
-
-class _CloudHost(Host[CloudEvent, CloudAction]):
-    """A host whose snapshots cost no more than what was journalled since the last one."""
-
-    def _is_snapshot_due(self) -> bool:
-        last = snapshot_path(self.journal.folder, self.journal.base)
-        last_bytes = last.stat().st_size if last.exists() else 0
-        return self.journal.size_bytes > max(MIN_JOURNAL_BYTES, 2 * last_bytes)
 
 
 class DurableCloud:
@@ -131,11 +122,13 @@ class DurableCloud:
         self.core.follow_program(first)
         self.outgoing: list[SendDown] = []  # to be handed to the broker
         self.life = _life_of(folder)
-        self.host = _CloudHost(self.core, Journal(folder / "journal"), self._enact, clock)
+        self.host: CloudHost[CloudEvent, CloudAction] = CloudHost(
+            self.core, Journal(folder / "journal"), self._enact, clock
+        )
         self.host.recover()
         if self.files is not None and isinstance(plane, BatchPlane):
             self.files.settle([*plane.files, *([plane.fresh] if plane.fresh else [])])
-        self.core.reset_traffic()
+        self.core.links.reset_traffic()
         self.outgoing = list(self.core.outbox)
 
     def close(self) -> None:
@@ -162,8 +155,16 @@ class DurableCloud:
         now_us = self.clock.now_us()
         events: list[CloudEvent] = []
         for device, data in arrived:
-            events += self._admit(device, data, registrar, now_us)
-        if self.core.outbox and self.core.outbox[0].number < taken_before:
+            relayed = _read_relayed(data) if device in registrar.registered_edges else None
+            sender, edge = (device, None) if relayed is None else (relayed[1].device, device)
+            if events and registrar.has_moved(sender, edge):
+                self._submit("messages", *events)  # what the device sent from where it was comes first
+                events = []
+            if relayed is None:
+                events += self._admit(device, data, registrar, now_us)
+            else:
+                events += self._admit_relayed(device, relayed, registrar, now_us)
+        if self.core.sending.first_number < taken_before:
             events.append(MessagesTaken(taken_before))
         if events:
             self._submit("messages", *events)
@@ -178,8 +179,22 @@ class DurableCloud:
         told = registrar.refuse_hello(device, message, now_us)
         if told is not None:
             return _events_of(told)
-        known = Hello(message.boot, functions=message.functions, version=message.version)
-        return [MessageArrived(device, encode(number, known))]
+        return [MessageArrived(device, encode(number, _without_secret(message)))]
+
+    def _admit_relayed(
+        self, edge: str, numbered: tuple[int, RelayedMessage], registrar: Registrar, now_us: int
+    ) -> list[CloudEvent]:
+        """Return what a message that an edge cloud relays is to the core."""
+        number, relayed = numbered
+        device, message = relayed.device, relayed.message
+        if isinstance(message, Hello):
+            told = registrar.refuse_hello(device, message, now_us, edge)
+            message = _without_secret(message)
+        else:
+            told = registrar.refuse_stranger(device, now_us, edge)
+        if told is not None:  # nothing is made of the message, but its number has come
+            return [*_events_of(told, edge), MessageArrived(edge, encode(number, Confirmed((), 0)))]
+        return [MessageArrived(edge, encode(number, RelayedMessage(device, message)))]
 
     def take_published(self) -> None:
         """Take records of streams that are born at the cloud, which wait in its folder."""
@@ -360,11 +375,26 @@ def _read_hello(data: bytes) -> tuple[int, Hello] | None:
     return (number, message) if isinstance(message, Hello) else None
 
 
-def _events_of(told: Iterable[Deliver]) -> list[CloudEvent]:
+def _read_relayed(data: bytes) -> tuple[int, RelayedMessage] | None:
+    """Return what an edge cloud relays, and its number; None for every other message, and for what is none."""
+    if not _RELAYED.match(data):
+        return None
+    try:
+        number, message = decode(data)
+    except WireError:
+        return None
+    return (number, message) if isinstance(message, RelayedMessage) else None
+
+
+def _without_secret(hello: Hello) -> Hello:
+    return Hello(hello.boot, functions=hello.functions, version=hello.version)
+
+
+def _events_of(told: Iterable[Deliver], edge: str | None = None) -> list[CloudEvent]:
     events: list[CloudEvent] = []
     for delivery in told:
         if isinstance(delivery.message, Refused):
-            events.append(DeviceRefused(delivery.device, delivery.message.boot, delivery.message.reason))
+            events.append(DeviceRefused(delivery.device, delivery.message.boot, delivery.message.reason, edge))
         elif isinstance(delivery.message, Reset):
-            events.append(HelloAsked(delivery.device))
+            events.append(HelloAsked(delivery.device, edge))
     return events

@@ -89,7 +89,7 @@ class LocalRun:
 
     def send(self, deliveries: Iterable[Deliver]) -> None:
         """Hand messages of the cloud to the bus."""
-        for delivery in deliveries:
+        for delivery in map(self.cloud.controller.tree.addressed, deliveries):
             self.bus.send_down(delivery.device, delivery.message)
 
     def carry_up(self, name: str) -> None:

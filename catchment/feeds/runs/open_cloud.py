@@ -16,7 +16,7 @@ from catchment.feeds.device.spool import spool_for
 from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.template import FeedProgram
 from catchment.feeds.language.view_graph import ViewGraph
-from catchment.feeds.project import open_project, read_device_settings
+from catchment.feeds.project import EdgeSettings, open_project, read_device_settings
 from catchment.feeds.runs.durable_cloud import AnswerSource, DurableCloud
 from catchment.feeds.runs.notice_tables import NoticeTables
 from catchment.feeds.runs.reference_tables import MadeReference, ReferenceSource, ReferenceTables
@@ -36,13 +36,14 @@ def open_durable_cloud(
     clock: Clock,
     tables: NoticeTables | None = None,
     answers: AnswerSource | None = None,
+    edges: EdgeSettings | None = None,
 ) -> DurableCloud:
     """Return a cloud in this process that goes on from the state in a folder; a new one has no views yet."""
     if answers is None:
         refuse_answers(workload.program)
     limits = workload.retention.cloud
     router = Router(compile_feeds(workload.program), limits, spool_for(limits))
-    rule = placement_rule(workload, STRATEGIES[strategy])
+    rule = placement_rule(workload, STRATEGIES[strategy], edges)
     cloud = Cloud(ViewGraph(workload.program, {}, {}), router, workload.feed_rates, rule)
     return DurableCloud(cloud, router, state, clock, tables, answers)
 

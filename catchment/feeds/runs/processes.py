@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from catchment.errors import FeedError
-from catchment.feeds.cloud.core import SendDown
+from catchment.feeds.cloud.broker_queue import SendDown
 from catchment.feeds.cloud.router import Deliver
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.protocol.messages import Notice

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from catchment.feeds.cloud.core import SendDown
+from catchment.feeds.cloud.broker_queue import SendDown
 from catchment.feeds.device.device import DeviceConfig, boot_number
 from catchment.feeds.device.fleet import DeviceRecord, Fleet
 from catchment.feeds.language.template import CLOUD_FEED

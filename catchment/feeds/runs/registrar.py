@@ -49,7 +49,11 @@ class Registrar:
         self.folder = folder
         self.say = say
         self.registered: set[str] = set(cloud.controller.registered)
-        self.heard_us: dict[str, int] = dict.fromkeys(self.registered, now_us) | dict(heard_us or {})
+        self.tree = cloud.controller.tree
+        self.registered_edges: set[str] = set(cloud.controller.registered_edges)
+        self.attached: dict[str, str] = dict(self.tree.edge_of)  # device -> the edge cloud that it said hello to
+        heard = {device: at_us for device, at_us in (heard_us or {}).items() if device not in self.tree.clouds}
+        self.heard_us: dict[str, int] = dict.fromkeys(self.registered, now_us) | heard
         self.refused: dict[str, int] = {}  # when strangers were refused: nothing else is sent to them
         self.asked: dict[str, int] = {}  # when strangers were asked for a hello
         self.submissions = submissions
@@ -62,7 +66,8 @@ class Registrar:
     def restart(self) -> list[Deliver]:
         """Begin a new life: devices that may remember an earlier one are told to forget it."""
         devices = () if self.declared is None else self.declared.devices
-        return [Deliver(device, Reset()) for device in devices if device not in self.registered]
+        edges = sorted(self.tree.clouds - self.registered_edges)
+        return [Deliver(device, Reset()) for device in (*edges, *devices) if device not in self.registered]
 
     # ---- messages
 
@@ -72,9 +77,16 @@ class Registrar:
             return self.refuse_hello(device, message, now_us)
         return self.refuse_stranger(device, now_us)
 
-    def refuse_stranger(self, device: str, now_us: int) -> list[Deliver] | None:
-        """Return what a device is told that sends something and is not registered; None if it is."""
+    def refuse_stranger(self, device: str, now_us: int, edge: str | None = None) -> list[Deliver] | None:
+        """Return what a device is told that sends something and is not registered; None if it is.
+
+        It is heard by the edge cloud that it is attached to, if it is attached to one.
+        """
+        if device in self.registered_edges and edge is None:
+            return None
         if device in self.registered:
+            if self.attached.get(device) != edge:
+                return []  # sent before it was attached to where it is now
             self.heard_us[device] = now_us
             return None
         if device in self.refused or now_us - self.asked.get(device, now_us - ASK_AGAIN_US) < ASK_AGAIN_US:
@@ -82,24 +94,48 @@ class Registrar:
         _remember(self.asked, device, now_us)
         return [Deliver(device, Reset())]  # it remembers a cloud that is no more, or was retired
 
-    def refuse_hello(self, device: str, hello: Hello, now_us: int) -> list[Deliver] | None:
-        """Return what a device that says hello is told if it is refused; None if it is registered."""
+    def has_moved(self, device: str, edge: str | None) -> bool:
+        """Return whether a registered device is heard at another place than the one that it is attached to."""
+        return device in self.registered and self.attached.get(device) != edge
+
+    def refuse_hello(self, device: str, hello: Hello, now_us: int, edge: str | None = None) -> list[Deliver] | None:
+        """Return what a device that says hello is told if it is refused; None if it is registered.
+
+        One that comes to another place is registered there as a new device, after it has forgotten what it was told.
+        """
+        if device in self.tree.clouds:
+            return self._refuse_edge(device, hello, edge)
         reason = self.gate.refusal(device, hello, self.registered)
+        if reason is None and self.has_moved(device, edge):
+            self.say(f"device {device} is attached to {edge or 'the cloud'} now")
+            return [*self.retire(device), Deliver(device, Reset())]
         if reason is None:
             self.refused.pop(device, None)
             self.asked.pop(device, None)
             self.registered.add(device)
             self.heard_us[device] = now_us
+            if edge is not None:
+                self.attached[device] = edge
             return None
         _remember(self.refused, device, now_us)
         retired = self.retire(device) if device in self.registered else []
         return [*retired, Deliver(device, Refused(hello.boot, reason))]
+
+    def _refuse_edge(self, edge: str, hello: Hello, by: str | None) -> list[Deliver] | None:
+        reason = self.gate.edge_refusal(edge, hello) if by is None else f"{edge!r} is the name of an edge cloud"
+        if reason is not None:
+            return [Deliver(edge, Refused(hello.boot, reason))]
+        if edge not in self.registered_edges:
+            self.say(f"edge cloud {edge} is there")
+        self.registered_edges.add(edge)
+        return None
 
     # ---- devices that leave
 
     def retire(self, device: str) -> list[Deliver]:
         """Forget a device that has left for good; it may say hello again as a new one."""
         self.registered.discard(device)
+        self.attached.pop(device, None)
         self.heard_us.pop(device, None)
         self._active = None
         return self.cloud.retire(device)

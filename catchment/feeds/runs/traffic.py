@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from catchment.feeds.cloud.routes import Hosts, all_routes
+from catchment.feeds.cloud.edges import STAR, EdgeTree
+from catchment.feeds.cloud.routes import CLOUD, Hosts, all_routes
 from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.protocol.channel import DATA, LinkTraffic
@@ -49,13 +50,13 @@ class Totals:
 
 
 def predict_traffic(
-    graph: ViewGraph, hosts: Hosts, rates: Mapping[str, float], sizes: Mapping[str, float]
+    graph: ViewGraph, hosts: Hosts, rates: Mapping[str, float], sizes: Mapping[str, float], tree: EdgeTree = STAR
 ) -> dict[str, float]:
-    """Return messages and bytes per second of a placement."""
+    """Return messages and bytes per second of a placement, on the links of the cloud itself."""
     found = dict.fromkeys(WAYS, 0.0)
-    for feed, routes in all_routes(graph, hosts):
-        for way, shares in (("up", routes.uploads.values()), ("down", routes.downloads.values())):
-            messages = rates.get(feed, 0.0) * sum(shares)
+    for feed, routes in all_routes(graph, hosts, tree):
+        for way, shares in (("up", routes.uploads), ("down", routes.downloads)):
+            messages = rates.get(feed, 0.0) * sum(share for link, share in shares.items() if tree.parent(link) == CLOUD)
             found[f"messages_{way}"] += messages
             found[f"bytes_{way}"] += messages * sizes.get(feed, 0.0)
     return found

@@ -15,6 +15,7 @@ from typing import Protocol
 from catchment.errors import FeedError
 from catchment.feeds.cloud.budgets import Budgets
 from catchment.feeds.cloud.choose_hosts import Strategy, least_traffic
+from catchment.feeds.cloud.edges import EdgeTree
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.retention import Retention
 from catchment.feeds.device.fleet import DeviceRecord
@@ -22,7 +23,7 @@ from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.reference import ReferenceData
 from catchment.feeds.language.template import CLOUD_FEED, FeedProgram
 from catchment.feeds.placement.costs import LinkCosts
-from catchment.feeds.project import RECORDING, FeedProject, read_rows
+from catchment.feeds.project import RECORDING, EdgeSettings, FeedProject, read_rows
 
 
 class Workload(Protocol):
@@ -63,9 +64,19 @@ class Workload(Protocol):
         """Change the rates of devices in mid-run, as experiments do."""
 
 
-def placement_rule(workload: Workload, strategy: Strategy = least_traffic) -> ReoptimizeRule:
+def placement_rule(
+    workload: Workload, strategy: Strategy = least_traffic, edges: EdgeSettings | None = None
+) -> ReoptimizeRule:
     """Return how the views of a workload are placed, by what its project says of costs, budgets and retention."""
-    return ReoptimizeRule(workload.costs, strategy=strategy, retention=workload.retention, budgets=workload.budgets)
+    edges = edges or EdgeSettings()
+    of_links = {**workload.costs.of_device, **dict.fromkeys(edges.clouds, (edges.cost, edges.cost))}
+    return ReoptimizeRule(
+        replace(workload.costs, of_device=of_links),
+        strategy=strategy,
+        retention=workload.retention,
+        budgets=workload.budgets,
+        tree=EdgeTree(edges.clouds),
+    )
 
 
 MakeWorkload = Callable[[FeedProject], Workload]

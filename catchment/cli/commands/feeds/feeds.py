@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from catchment.cli.commands.feeds import edge as edge_command
 from catchment.cli.commands.feeds import live as live_commands
 from catchment.cli.commands.feeds import place
 from catchment.cli.commands.feeds import submitted as submitted_commands
@@ -63,6 +64,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.add_typer(feeds, name="feeds")
     live_commands.register(feeds)
+    edge_command.register(feeds)
     submitted_commands.register(feeds)
     place.register(feeds)
     place.register_alias(app)

@@ -31,13 +31,14 @@ from catchment.cli.commands.feeds.options import (
     state_folder,
 )
 from catchment.cli.commands.feeds.page import open_page, page_data
-from catchment.cli.commands.feeds.tables import follow_runs
+from catchment.cli.commands.feeds.tables import at_edges, follow_runs
 from catchment.cli.output import JsonFlag, emit, notes
 from catchment.cli.process_usage import usage
 from catchment.cli.project_folder import FolderWord, project_folder
 from catchment.errors import FeedError
 
 if TYPE_CHECKING:
+    from catchment.feeds.project import EdgeSettings
     from catchment.feeds.runs.batch_runner import BatchRunner
     from catchment.feeds.runs.durable_cloud import DurableCloud
     from catchment.feeds.runs.workload import Workload
@@ -109,6 +110,7 @@ def cloud(
     it, however it ended.
     """
     from catchment.feeds.cloud.retention import RetentionWatch
+    from catchment.feeds.project import read_edges
     from catchment.feeds.runs.cloud_watch import CloudWatch
     from catchment.feeds.runs.durable_links import DurableLinks
     from catchment.feeds.runs.open_cloud import open_registrar
@@ -122,7 +124,7 @@ def cloud(
     world = load_workload(folder, users, seed, rate_unit, needs_records=False)
     where = state_folder(folder, state)
     with ExitStack() as stack:
-        served, batches = _open_cloud(cloud, world, strategy.value, where, stack, spark_memory)
+        served, batches = _open_cloud(cloud, world, strategy.value, where, stack, spark_memory, read_edges(folder))
         links = DurableLinks(broker, served.core)
         stack.callback(links.close)
         registrar = open_registrar(folder, where, world, served, _say)
@@ -164,16 +166,19 @@ def cloud(
 
 
 def _open_cloud(
-    kind: CloudKind, world: Workload, strategy: str, state: Path, stack: ExitStack, memory: str
+    kind: CloudKind, world: Workload, strategy: str, state: Path, stack: ExitStack, memory: str, edges: EdgeSettings
 ) -> tuple[DurableCloud, BatchRunner | None]:
     """Open a cloud in this process, or one on Spark with what runs its batches; both go on from their folder."""
     from catchment.feeds.runs.open_cloud import open_durable_cloud
     from catchment.timeline import SystemClock
 
     if kind is CloudKind.LOCAL:
-        durable = open_durable_cloud(world, state, strategy, SystemClock())
+        durable = open_durable_cloud(world, state, strategy, SystemClock(), edges=edges)
         stack.callback(durable.close)
         return durable, None
+    if edges.clouds:
+        hint = "run it with --cloud local, or remove [edges] from feeds.toml"
+        raise FeedError("a cloud on Spark has no edge clouds", hint=hint)
     if not re.fullmatch("[0-9]+[kmgKMG]", memory):
         raise FeedError(f"found {memory!r} in --spark-memory; expected an amount of memory such as '512m' or '2g'")
     from catchment.spark.feeds.cloud import feed_session
@@ -299,7 +304,8 @@ def _part_of(names: list[str], part: str) -> list[str]:
 def _render_cloud(answer: Mapping[str, Any]) -> str:
     used = answer["usage"]
     return (
-        f"{answer['views_at_cloud']:,} views at the cloud, {answer['views_on_devices']:,} on devices; "
+        f"{answer['views_at_cloud']:,} views at the cloud, {at_edges(answer)}"
+        f"{answer['views_on_devices']:,} on devices; "
         f"{answer['redeployments']} redeployments; {answer['notices']:,} notices; "
         f"{used['cpu_s']:.1f} s of processor time, {used['peak_memory_mb']:,} MB"
     )

@@ -48,10 +48,16 @@ def _line(boards: list[dict[str, Any]], second: int, end: int | None) -> str:
         now = board["history"][-1] if board["history"] else dict.fromkeys(("messages_up", "messages_down"), 0.0)
         parts.append(
             f"{board['strategy']}: {now['messages_up']:,.1f} up/s {now['messages_down']:,.1f} down/s, "
-            f"{board['views_at_cloud']:,} views at the cloud, {board['views_on_devices']:,} on devices, "
+            f"{board['views_at_cloud']:,} views at the cloud, {at_edges(board)}"
+            f"{board['views_on_devices']:,} on devices, "
             f"{board['moving']:,} moving, {board['notices']:,} notices"
         )
     return f"second {second:,}{f' of {end:,}' if end else ''} | " + " | ".join(parts)
+
+
+def at_edges(board: Mapping[str, Any]) -> str:
+    """Return how many views edge clouds compute, for a line of text; nothing where there are none."""
+    return f"{board['views_at_edges']:,} at edge clouds, " if board["edges"] else ""
 
 
 def _now_table(boards: list[dict[str, Any]], second: int, end: int | None) -> Table:
