@@ -10,8 +10,10 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from catchment.aggregates.partials import lift
 from catchment.center.query import CenterQuery, RepairRule
 from catchment.center.statuses import EARLY, EXACT, FINAL, ON_TIME
 from catchment.progress.events import Gathered
@@ -40,6 +42,13 @@ def send(site: Site, center: Center, records: list[tuple[int, str, int]], mark: 
     center.consume()
 
 
+def make_late(value: int) -> pa.Table:
+    """Return the partials of one record of the first slice."""
+    raw = pa.table({"slice_us": [0], "k": ["a"], "v": [value]})
+    of = make_fragment(WINDOW)
+    return lift(raw, ("slice_us", *of.key_names), of.aggregates, {"n": None, "total": "v"})
+
+
 def stand(site: Site, center: Center, standing: Standing) -> None:
     """A site says how its windows stand, in a segment of its own."""
     site.outbox.append(site.host.enacted, [standing])
@@ -56,6 +65,19 @@ def test_late_records_that_a_query_does_not_take_are_not_outstanding(tmp_path: P
     center.host.submit("inbox", [Gathered("q", nothing, (("site0", 0, 1),))])
     assert center.core.queries["q"].windows.state.late_records == 1
     assert center.core.outstanding == 0
+
+
+def test_late_records_that_a_query_does_not_take_leave_its_windows_whole_after_their_repair_too(tmp_path: Path) -> None:
+    center, (site,), _ = world(tmp_path)
+    send(site, center, [(1, "a", 1), (15, "a", 1)], 20)
+    state = center.core.queries["q"].windows.state
+    state.final_us = 10  # the horizon has passed the first window, which is about to be final
+    nothing = make_fragment(WINDOW).schema.empty_table()
+    center.host.submit("inbox", [Gathered("q", nothing, (("site0", 0, 1),))])
+    assert (state.closed[0].status, state.closed[0].coverage, state.closed[0].lateness) == (EXACT, 1.0, None)
+    late = make_late(2)
+    center.host.submit("inbox", [Gathered("q", late, ())])
+    assert (state.closed[0].status, state.closed[0].coverage) == (ON_TIME, 0.5), "now a record of it has come"
 
 
 def test_late_records_wait_and_are_repaired_together_when_the_first_has_waited_long_enough(tmp_path: Path) -> None:

@@ -83,6 +83,9 @@ class LateRepair:
                     self._bound_renewed(window.start_us)
             else:
                 self._state.expired.setdefault(window.start_us, []).append(late)
+                known = self._state.closed.get(window.start_us)
+                if known is not None:
+                    known.are_left_out = True
 
     def _bound_renewed(self, start_us: int) -> None:
         """Merge what waits for a window that is computed again, so that no more is held than a row per key."""

@@ -253,7 +253,7 @@ class WindowCloser:
     def _finalize(self, window: Window, known: ClosedWindow, now_us: int) -> Publish:
         if known.awaited:  # what the horizon has passed is not waited for any more
             known.stop_awaiting()
-        if known.unmerged:
+        if known.left_out:
             return self._publisher.publish_status(window, known, LATE_ARE_OUT, now_us)
         without = f" without {', '.join(known.absent_sites)}" if known.absent_sites else ""
         return self._publisher.publish_status(window, known, f"the repair horizon has passed{without}", now_us, FINAL)

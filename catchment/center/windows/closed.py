@@ -58,8 +58,21 @@ def _without_errors(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "late": Lateness(None, 0.0) if errors else None}
 
 
-# version 4 has is_published
-@stored(4, {1: lambda fields: fields | {"closed_at_us": None, "skipped": {}, "lost": {}}, 2: _without_errors, 3: dict})
+def _with_left_out(fields: dict[str, Any]) -> dict[str, Any]:
+    """Make version 5 of version 4, in which every late record that was counted was taken for one of the query's."""
+    return fields | {"are_left_out": fields["unmerged"] > 0}
+
+
+# version 4 has is_published, version 5 are_left_out
+@stored(
+    5,
+    {
+        1: lambda fields: fields | {"closed_at_us": None, "skipped": {}, "lost": {}},
+        2: _without_errors,
+        3: dict,
+        4: _with_left_out,
+    },
+)
 @dataclass
 class ClosedWindow:
     """A published window that may still change, or one that closed without records and has late ones that wait."""
@@ -72,13 +85,14 @@ class ClosedWindow:
     late: Lateness | None = None  # what the awaited records may change; None if none is awaited
     sources: MissingShares = ()
     repaired: bool = True  # whether late records are merged in the end
-    unmerged: int = 0  # late records that no repair merges
+    unmerged: int = 0  # late records of its fragments that came when no repair would merge them
     owed: bool = False  # whether a site has shed records of it
     shed: int = 0  # about how many
     closed_at_us: int | None = None  # when it was published first; None if it is not known yet
     skipped: dict[str, int] = field(default_factory=dict)  # site -> its records that a suspended fragment has skipped
     lost: dict[str, int | None] = field(default_factory=dict)  # sites of which something never comes, as in `missing`
     is_published: bool = True  # False until its first late records are merged, where it closed without any
+    are_left_out: bool = False  # whether some of those that are unmerged are the query's own
 
     @property
     def is_lacking(self) -> bool:
@@ -94,17 +108,26 @@ class ClosedWindow:
     def status(self) -> str:
         if self.skipped:
             return SUSPENDED
-        return ON_TIME if self.is_lacking or self.lost or self.unmerged or not self.repaired else EXACT
+        return ON_TIME if self.is_lacking or self.lost or self.left_out or not self.repaired else EXACT
+
+    @property
+    def left_out(self) -> int:
+        """How many late records no repair merges, about: a shared fragment counts records that are not the query's.
+
+        They are known to lack only once partials of them have come: counts alone may be of records of others, or of
+        some that were merged before their counts came.
+        """
+        return max(self.unmerged, 1) if self.are_left_out else 0
 
     @property
     def lateness(self) -> Lateness | None:
         """What late records may change: those that are awaited, and those that are registered and never merged."""
-        if not self.unmerged:
+        if not self.left_out:
             return self.late
         if self.late is None:
             received = float(sum(self.counts.values()) + self.shed)
-            return Lateness(float(self.unmerged), received, is_counted=True)
-        records = None if self.late.records is None else self.late.records + self.unmerged
+            return Lateness(float(self.left_out), received, is_counted=True)
+        records = None if self.late.records is None else self.late.records + self.left_out
         columns = tuple(ColumnLateness(c.column, None) for c in self.late.columns)
         return replace(self.late, records=records, columns=columns)
 
@@ -112,7 +135,7 @@ class ClosedWindow:
     def coverage(self) -> float:
         """The share of the window's records that are in: counted where known, else by the share of sites."""
         got = sum(self.counts.values())
-        lacking = float(self.shed + self.unmerged + sum(self.skipped.values()))
+        lacking = float(self.shed + self.left_out + sum(self.skipped.values()))
         missing = {**self.lost, **self.missing}
         if any(expected is None for expected in missing.values()):
             sites = len(self.counts.keys() | missing.keys())

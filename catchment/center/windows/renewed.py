@@ -125,6 +125,7 @@ class RenewedWindows:
         more = max(before + count - had, 0) - max(before - had, 0)
         if former.known is not None:
             former.known.unmerged += more
+            former.known.are_left_out |= more > 0
         return more
 
     def follow(self, actions: Iterable[Action]) -> Iterator[Action]:
