@@ -41,6 +41,10 @@ def write_durably(path: Path, data: bytes) -> None:
     try:
         write_all(file, data)
         disk.fsync(file)
+    except OSError:
+        with suppress(OSError):  # on a full disk it would take the room that others need to say so
+            remove_file(temporary)
+        raise
     finally:
         disk.close(file)
     disk.replace(temporary, path)

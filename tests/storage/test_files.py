@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from catchment.errors import StorageError
+from catchment.storage import files
 from catchment.storage import journal_file as journal_module
 from catchment.storage.files import read_record, write_durably, write_record
 from catchment.storage.journal import Entry, Journal
@@ -51,6 +53,19 @@ def test_the_holder_of_a_folder_is_named_and_a_killed_one_holds_nothing(tmp_path
         other.communicate()
     owner = Owner()
     lock_folder(tmp_path, owner)
+
+
+def test_what_a_full_disk_did_not_take_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_half(file: int, data: bytes) -> None:
+        os.write(file, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_durably(tmp_path / "state", b"before")
+    monkeypatch.setattr(files, "write_all", write_half)
+    with pytest.raises(OSError, match="No space left"):
+        write_durably(tmp_path / "state", b"after")
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+    assert (tmp_path / "state").read_bytes() == b"before"
 
 
 def test_a_folder_is_held_until_its_last_owner_is_gone(tmp_path: Path) -> None:
