@@ -11,7 +11,7 @@ from catchment.quality.contract import Contract, Measure
 from catchment.site.slack import SlackController, SlackTask, SourceBatch, parse_slack
 from catchment.site.slack.surprises import SHOWN_WINDOWS, Surprises, error_without_a_record
 from catchment.storage.codec import decode, encode
-from catchment.timeline import SECOND_US, Slicing, WindowSpec
+from catchment.timeline import SECOND_US, START_OF_TIME_US, Slicing, WindowSpec
 
 WINDOW = WindowSpec(SECOND_US, SECOND_US)
 SLICING = Slicing.of([WINDOW])
@@ -125,3 +125,18 @@ def test_counters_follow_changes() -> None:
 @pytest.mark.parametrize(("measure", "error"), [("count", 0.1), ("quantile:0.75", 0.075), ("sum", 0.25), ("avg", 0.25)])
 def test_the_error_of_one_record_is_relative_to_the_answer_with_it(measure: str, error: float) -> None:
     assert error_without_a_record(Measure.parse(measure), 9.0, 15.0, 5.0) == pytest.approx(error)
+
+
+def test_a_controller_that_begins_in_the_middle_of_a_stream_does_not_call_what_was_before_complete() -> None:
+    """Its query has moved, or has another contract: what another controller still awaited may come yet."""
+    controller = Watched(0.0).controller
+    for number in range(100, 110):
+        now_us = (number + 1) * SECOND_US
+        events = [number * SECOND_US + i * SECOND_US // RECORDS for i in range(RECORDS)]
+        controller.observe(SourceBatch.of_records(SLICING, ["s"] * RECORDS, events), now_us)
+        list(controller.advance(now_us))
+        controller.settle(now_us)
+        settled_us = decode(encode(controller)).settled_until_us
+        if number < 100 + SHOWN_WINDOWS:
+            assert settled_us == START_OF_TIME_US
+    assert settled_us >= 100 * SECOND_US

@@ -27,10 +27,15 @@ MAX_CLOSINGS = 4096  # windows that close in one advance; the others close in th
 STALL_REASONS = (BUDGET, IDLE)  # reasons for which several windows close in one and the same stall
 
 
-@stored(version=2, migrations={1: dict})  # version 2 has stated_us
+@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has stated_us, version 3 unseen_us
 @dataclass(eq=False)
 class SlackController:
-    """The slack of one stream for one measured quantity of one query."""
+    """The slack of one stream for one measured quantity of one query.
+
+    It may begin in the middle of a stream: its query has moved to another fragment, or its contract was changed. Of the
+    windows before, which another controller has closed, it has seen nothing, so it does not call them complete before
+    they have settled by what it sees itself.
+    """
 
     observations: Observations
     rule: Rule
@@ -38,6 +43,7 @@ class SlackController:
     late_records: int = 0  # records that arrived for a window that was already closed
     unsettled: deque[UnsettledWindow] = field(default_factory=deque)
     stated_us: int = START_OF_TIME_US  # all sources have stated that nothing before it will come
+    unseen_us: int | None = None  # where it began, until the windows before that have settled
 
     @property
     def task(self) -> SlackTask:
@@ -113,6 +119,8 @@ class SlackController:
         """Learn from the closed windows that gain no more records."""
         obs = self.observations
         front = obs.front_us(now_us)
+        if self._are_unseen_settled(front):
+            self.unseen_us = None
         while self.unsettled and self.rule.is_settled(obs, self.unsettled[0].end_us, front):
             settled = self._compare_with_truth(self.unsettled.popleft())
             obs.learn(settled)
@@ -122,6 +130,8 @@ class SlackController:
     @property
     def settled_until_us(self) -> int:
         """The instant up to which windows have settled."""
+        if self.unseen_us is not None:
+            return START_OF_TIME_US
         if not self.unsettled:
             return self.low_mark_us
         return self.unsettled[0].end_us - self.task.window.slide_us
@@ -131,6 +141,8 @@ class SlackController:
         if self.low_mark_us == START_OF_TIME_US:
             return False
         obs = self.observations
+        if self._are_unseen_settled(obs.front_us(now_us)):
+            return True
         if self.unsettled and self.rule.is_settled(obs, self.unsettled[0].end_us, obs.front_us(now_us)):
             return True
         front = self._front_us(now_us)
@@ -160,6 +172,12 @@ class SlackController:
             "settled": budget.settled,
         }
 
+    def _are_unseen_settled(self, front_us: int) -> bool:
+        """Return whether the windows before its first one have settled by now, and had not before."""
+        if self.unseen_us is None:
+            return False
+        return self.stated_us >= self.unseen_us or self.rule.is_settled(self.observations, self.unseen_us, front_us)
+
     def _next_end_us(self) -> int:
         return self.low_mark_us + self.task.window.slide_us
 
@@ -169,6 +187,7 @@ class SlackController:
             oldest = int(batch.oldest_us[batch.count > 0].min())
             first = next(self.task.window.containing(oldest))
             self.low_mark_us = first.end_us - self.task.window.slide_us
+            self.unseen_us = self.low_mark_us
 
     def _count_late(self, batch: SourceBatch) -> None:
         """Count the records of closed windows, and the windows among them of which nothing was expected."""
