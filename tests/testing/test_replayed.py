@@ -38,6 +38,8 @@ to = "hub"
 [[links]]
 from = "hub"
 to = "center"
+[defaults]
+policy = "streaming"
 """
 SQL = """\
 CREATE STREAM hits (ts TIMESTAMP, page STRING) WITH (event_time = 'ts', path = 'data/{site}', sites = 'a');
@@ -85,12 +87,18 @@ def forget_slices(center: SimulatedCenter) -> None:
     center.pipeline.core.newest["elsewhere"] = 1
 
 
+def double_partials(center: SimulatedCenter) -> None:
+    for tables in center.pipeline.core.queries["pages"].windows.state.slices.values():
+        tables.append(tables[0])
+
+
 @pytest.mark.parametrize(
     ("role", "change", "named"),
     [
         (SimulatedSite, pause, "site a would know something else after a restart: state.paused"),
         (SimulatedRelay, count_rows, "relay hub would know something else after a restart: state.rows_in"),
         (SimulatedCenter, forget_slices, "center center would know something else after a restart: state.newest"),
+        (SimulatedCenter, double_partials, r"center center would know something else .*windows\.slices"),
     ],
 )
 def test_a_state_that_is_changed_beside_the_journal_is_noticed(
