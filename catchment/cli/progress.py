@@ -105,13 +105,14 @@ def _answers(center: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _exits(sink: str, sites: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield what each site has sent towards a sink beside the center, and what waits for it."""
-    exits = Table("site", "to", "sent", "waiting", "link", box=None, pad_edge=False)
+    """Yield what each site has sent towards a sink beside the center, was spared to send, and what waits for it."""
+    exits = Table("site", "to", "sent", "spared", "waiting", "link", box=None, pad_edge=False)
     for name, site in sites.items():
         told = site.get("sinks", {}).get(sink)
         if told is not None:
             link = "up" if told["connected"] else f"down: {(told['last_error'] or '')[:60]}"
-            exits.add_row(name, told["to"], size(told["bytes_sent"]), size(told["queued_bytes"]), Text(link))
+            sizes = (size(told.get(key, 0)) for key in ("bytes_sent", "spared_bytes", "queued_bytes"))
+            exits.add_row(name, told["to"], *sizes, Text(link))
     if exits.row_count:
         yield exits
 

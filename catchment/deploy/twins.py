@@ -17,8 +17,6 @@ from catchment.site.suspension import BatchSkipped, FragmentSuspended
 
 Twins = Mapping[str, tuple[str, ...]]  # a fragment that is evaluated -> those that take what it gives
 
-_ANY_NAME = "-"
-
 
 def find_twins(plans: Iterable[FragmentPlan], apart: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Return which fragments are evaluated for others, of those of one stream that is not shed, and for which ones.
@@ -31,7 +29,7 @@ def find_twins(plans: Iterable[FragmentPlan], apart: Collection[str]) -> dict[st
         name = plan.fragment.name
         if name in apart or plan.watches or plan.max_errors is not None:
             continue
-        same = evaluated.setdefault(replace(plan.fragment, name=_ANY_NAME), name)
+        same = evaluated.setdefault(plan.fragment.unnamed, name)
         if same != name:
             found[same] = (*found.get(same, ()), name)
     return found

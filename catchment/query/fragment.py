@@ -104,6 +104,11 @@ class Fragment:
         return Slicing.of(self.windows)
 
     @cached_property
+    def unnamed(self) -> Fragment:
+        """What it computes, whatever its name: twins have the same."""
+        return replace(self, name="-")
+
+    @cached_property
     def key_names(self) -> tuple[str, ...]:
         return tuple(k.name for k in self.keys)
 

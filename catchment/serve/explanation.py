@@ -151,6 +151,7 @@ def _links(deployment: Deployment, known: Statistics) -> Any:
             "capacity_bytes_per_s": capacity,
             "of_all_sinks_bytes_per_s": of_sinks.bytes_per_s,
             "repeated_bytes_per_s": of_sinks.repeated_bytes_per_s,
+            "spared_bytes_per_s": of_sinks.spared_bytes_per_s,
             "utilisation": of_sinks.bytes_per_s / capacity if capacity else None,
             "records": list(records.get((origin, destination), ())),
         }

@@ -175,6 +175,8 @@ def _links(answer: Mapping[str, Any]) -> Iterator[str]:
             line += f"  of all sinks {rate(link['of_all_sinks_bytes_per_s'])}"
         if link.get("repeated_bytes_per_s"):
             line += f" ({rate(link['repeated_bytes_per_s'])} of it sent again for another sink)"
+        if link.get("spared_bytes_per_s"):
+            line += f" ({rate(link['spared_bytes_per_s'])} more for another sink are sent once)"
         if link["capacity_bytes_per_s"]:
             line += f"  {link['utilisation']:.1%} of {format_bandwidth(link['capacity_bytes_per_s'])}"
         if link["records"]:

@@ -115,13 +115,18 @@ class SiteCore:
             self._take_in(event, now_us)
         for fragment in self._fragments.values():
             self._links.setdefault(fragment.sink, _UNMEASURED)
-        sent = [(sink, self._leaving(sink, link, now_us)) for sink, link in list(self._links.items())]
+        together = self._busy_together()
+        sent = [
+            (sink, self._leaving(sink, link, together.get(sink), now_us)) for sink, link in list(self._links.items())
+        ]
         return tuple(Send(tuple(messages), sink) for sink, messages in sent if messages)
 
-    def _leaving(self, sink: str, link: LinkMeasured, now_us: int) -> list[SentMessage]:
+    def _leaving(
+        self, sink: str, link: LinkMeasured, together: Mapping[Fragment, float] | None, now_us: int
+    ) -> list[SentMessage]:
         """Return what leaves now by an exit."""
         fragments = [fragment for fragment in self._fragments.values() if fragment.sink == sink]
-        return _begins(fragments) if link.blocked else self._messages(sink, fragments, now_us)
+        return _begins(fragments) if link.blocked else self._messages(sink, fragments, together, now_us)
 
     def _take_in(self, event: Event, now_us: int) -> None:
         match event:
@@ -278,9 +283,11 @@ class SiteCore:
             reached_us = max(self._marks_of(fragment).values())
             self._clock_of(fragment).raise_to(max(reached_us, fragment.gate.announced_us), now_us)
 
-    def _messages(self, sink: str, fragments: Sequence[SiteFragment], now_us: int) -> list[SentMessage]:
+    def _messages(
+        self, sink: str, fragments: Sequence[SiteFragment], together: Mapping[Fragment, float] | None, now_us: int
+    ) -> list[SentMessage]:
         """Return what leaves now by an exit. Marks come last: they are true only after everything before them."""
-        updates = self._release(sink, fragments, now_us)
+        updates = self._release(sink, fragments, together, now_us)
         held_us = {f.name: f.gate.held_from_us(self._clock_of(f).low_mark_us) for f in fragments}
         holding = {name for name, from_us in held_us.items() if from_us < END_OF_TIME_US}
         marks: list[MarkFact] = []
@@ -297,7 +304,9 @@ class SiteCore:
             marks += stated
         return [*updates, *self._take_shed_facts(sink, holding), *standings, *marks]
 
-    def _release(self, sink: str, fragments: Sequence[SiteFragment], now_us: int) -> list[Updates]:
+    def _release(
+        self, sink: str, fragments: Sequence[SiteFragment], together: Mapping[Fragment, float] | None, now_us: int
+    ) -> list[Updates]:
         """Return the updates that leave now by an exit, as far as its outbox has room."""
         link = self._links[sink]
         busy = [fragment for fragment in fragments if not fragment.is_idle]
@@ -307,7 +316,8 @@ class SiteCore:
         weights = {f.name: f.weight for f in self._fragments.values() if f.sink == sink and f.pending_rows}
         updates: list[Updates] = []
         for fragment in busy:
-            updates += fragment.release(self._clock_of(fragment), self._link_of(fragment, weights), now_us, room)
+            share = self._link_of(fragment, weights, together)
+            updates += fragment.release(self._clock_of(fragment), share, now_us, room)
             if not fragment.pending_rows:
                 weights.pop(fragment.name, None)
         updates += self._relieve(fragments, room)
@@ -346,7 +356,23 @@ class SiteCore:
             updates += fragment.relieve(ceil(fragment.pending_rows * (1 - _RELIEF_SHARE / fill)), room)
         return updates
 
-    def _link_of(self, fragment: SiteFragment, weights: Mapping[str, float]) -> LinkView:
+    def _busy_together(self) -> dict[str, dict[Fragment, float]]:
+        """Return the weights of all fragments that have something to send, for each exit whose link others use too.
+
+        Twins, which differ only in the sink that they are sent to, count once: so they cross the link. It is taken
+        before anything leaves, so that both have the same share, and leave at the same time.
+        """
+        found: dict[str, dict[Fragment, float]] = {}
+        for sink, link in self._links.items():
+            if link.beside:
+                exits = {sink, *link.beside}
+                pending = [f for f in self._fragments.values() if f.sink in exits and f.pending_rows]
+                found[sink] = {f.fragment.unnamed: f.weight for f in pending}
+        return found
+
+    def _link_of(
+        self, fragment: SiteFragment, weights: Mapping[str, float], together: Mapping[Fragment, float] | None
+    ) -> LinkView:
         """Return a fragment's share of the link, by the weights of the fragments that have something to send."""
         link = self._links[fragment.sink]
         row_bytes = fragment.cache.row_bytes * link.wire_ratio
@@ -354,7 +380,10 @@ class SiteCore:
         frame = link.frame_bytes / row_bytes
         if link.goodput_bytes_per_s is None:
             return LinkView(queued=queued, frame=frame)
-        total = fsum({**weights, fragment.name: fragment.weight}.values())
+        if together is None:
+            total = fsum({**weights, fragment.name: fragment.weight}.values())
+        else:
+            total = fsum({**together, fragment.fragment.unnamed: fragment.weight}.values())
         rate = link.goodput_bytes_per_s * fragment.weight / total / row_bytes
         return LinkView(believed_rate=rate, measured_rate=rate, queued=queued, frame=frame)
 

@@ -128,7 +128,7 @@ class Observed:
     table: pa.Table = field(repr=False)
 
 
-@stored(version=3, migrations={1: dict, 2: dict})  # version 2 has sink, version 3 room_bytes
+@stored(version=4, migrations={1: dict, 2: dict, 3: dict})  # version 2 has sink, 3 room_bytes, 4 beside
 @dataclass(frozen=True, slots=True)
 class LinkMeasured:
     """The outbox of an exit as its sender sees it; of that towards the center, if `sink` names no other."""
@@ -140,6 +140,7 @@ class LinkMeasured:
     frame_bytes: float = 0.0  # wire bytes around the rows of a segment, however many they are
     sink: str = ""
     room_bytes: int | None = None  # what the outbox takes until it is at its bound; None: however much there is
+    beside: tuple[str, ...] = ()  # the other exits that use the same link now, and are told the same of it
 
     def __post_init__(self) -> None:
         if self.queued_bytes < 0 or (self.goodput_bytes_per_s is not None and self.goodput_bytes_per_s < 0):

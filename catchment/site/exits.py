@@ -12,7 +12,7 @@ by itself: an end that is away holds back what is for it, and nothing else until
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from catchment.project.config import Project
 from catchment.project.routings import end_of, exit_link
 from catchment.project.sections import Link
 from catchment.project.site_orders import SiteOrders
+from catchment.project.ways import Way
 from catchment.site.core import CENTER
 from catchment.site.events import Action, FragmentDropped, LinkMeasured
 from catchment.site.outbox_writer import OutboxWriter, needs_new_life
@@ -143,8 +144,20 @@ class Exits:
         return 0
 
     def measure(self) -> list[LinkMeasured]:
-        """Return the state of every link as a site core wants to know it."""
-        return [exit_.writer.measure(exit_.sender.snapshot()) for exit_ in self]
+        """Return the state of every link as a site core wants to know it.
+
+        Exits that use one link see the same of it: what they both send leaves by both at the same time, and so
+        crosses the link once.
+        """
+        found: list[LinkMeasured] = []
+        flowing: dict[Way, list[LinkMeasured]] = {}  # those by whose exits something arrives, by the way that they use
+        for exit_ in self:
+            counters = exit_.sender.snapshot()
+            found.append(exit_.writer.measure(counters))
+            if counters.connected and counters.last_error is None:
+                flowing.setdefault(exit_.sender.ways.current.way, []).append(found[-1])
+        together = {link.sink: links for links in flowing.values() for link in links if len(links) > 1}
+        return [_measure_together(link, together[link.sink]) if link.sink in together else link for link in found]
 
     def start(self) -> None:
         """Begin to send."""
@@ -193,6 +206,20 @@ class Exits:
         return sum(exit_.writer.appended_bytes for exit_ in self)
 
 
+def _measure_together(own: LinkMeasured, all_of_link: Sequence[LinkMeasured]) -> LinkMeasured:
+    """Return what an exit is told of its link, by what all exits have measured that use it."""
+    known = [link.goodput_bytes_per_s for link in all_of_link if link.goodput_bytes_per_s is not None]
+    sizes = max(all_of_link, key=lambda link: link.frame_bytes)
+    return replace(
+        own,
+        goodput_bytes_per_s=max(known, default=None),
+        queued_bytes=max(link.queued_bytes for link in all_of_link),  # most of it is queued at each, and sent once
+        wire_ratio=sizes.wire_ratio,
+        frame_bytes=sizes.frame_bytes,
+        beside=tuple(link.sink for link in all_of_link if link.sink != own.sink),
+    )
+
+
 def exit_status(leaving: Exit) -> dict[str, Any]:
     """Return what was sent by an exit, and what waits for it, as plain JSON."""
     counters = leaving.sender.snapshot()
@@ -200,6 +227,7 @@ def exit_status(leaving: Exit) -> dict[str, Any]:
         "to": leaving.outbox.destination,
         "connected": counters.connected,
         "bytes_sent": counters.bytes_sent,
+        "spared_bytes": counters.spared_bytes,
         "queued_bytes": leaving.outbox.size_bytes,
         "goodput_bytes_per_s": counters.goodput_bytes_per_s,
         "round_trip_s": counters.round_trip_s,

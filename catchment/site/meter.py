@@ -197,6 +197,7 @@ class SiteMeter:
         """Return how the link does, as a site and a relay tell it."""
         return {
             "bytes_sent": counters.bytes_sent,
+            "spared_bytes": counters.spared_bytes,
             "bytes_by_fragment": dict(counters.fragment_bytes),
             "queued_bytes": queued_bytes,
             "goodput_bytes_per_s": counters.goodput_bytes_per_s,

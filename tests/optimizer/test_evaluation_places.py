@@ -78,11 +78,15 @@ def cost_by_hand(planner: EvaluationPlanner, places: Mapping[str, str]) -> Place
     light = {site: place for site, place in places.items() if site != place}
     carried: dict[tuple[str, str], float] = {}
     crossing: set[tuple[tuple[str, str], str]] = set()
+    from_source: set[tuple[tuple[str, str], str]] = set()  # partials that a source itself sends, once for all sinks
     for sink, sharing in planner.sharings.items():
         routes = Routes.of(project.at_sink(sink, light) if sink else project)
         for demand in sharing.fragments.values():
             for link, rate in fragment_traffic(routes, demand, planner.statistics).items():
-                carried[link] = carried.get(link, 0.0) + rate
+                if (link, demand.content) not in from_source:
+                    carried[link] = carried.get(link, 0.0) + rate
+                if link[0] in places:
+                    from_source.add((link, demand.content))
         crossing |= {(link, stream) for link, streams in record_links(routes, sharing).items() for stream in streams}
     for link, stream in crossing:
         carried[link] = carried.get(link, 0.0) + planner.statistics.raw_bytes_per_s(stream, link[0])

@@ -1,4 +1,4 @@
-"""What a link carries for several sinks: the sum of what each sink's part sends, records once, and what is sent twice.
+"""What a link carries for several sinks: what each sink's part sends, records and the partials of a source once.
 
 The oracle looks at each sink's explanation alone. Catches: a utilisation that leaves other sinks out, links that only
 another sink uses and that nobody tells, and partials that are called the same though other sites are merged into them.
@@ -22,7 +22,7 @@ LIGHT = {"source0": "hub1", "source2": "hub2"}
 
 @pytest.mark.parametrize("light", [{}, LIGHT], ids=["partials", "records"])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_link_carries_the_sum_of_what_each_sink_gets_over_it(
+def test_a_link_carries_what_each_sink_gets_over_it_but_for_what_is_spared(
     tmp_path: Path, seed: int, light: dict[str, str]
 ) -> None:
     deployment = Deployment.load(write_world(tmp_path / "p", seed=seed, rows_per_s=20.0, light=light))
@@ -39,12 +39,15 @@ def test_a_link_carries_the_sum_of_what_each_sink_gets_over_it(
     told = {(link["from"], link["to"]): link for link in whole["links"]}
     assert told.keys() == expected.keys()
     for name, link in told.items():
-        assert link["of_all_sinks_bytes_per_s"] == pytest.approx(expected[name])
-        assert link["utilisation"] == pytest.approx(expected[name] / link["capacity_bytes_per_s"])
+        carried = expected[name] - link["spared_bytes_per_s"]
+        assert link["of_all_sinks_bytes_per_s"] == pytest.approx(carried)
+        assert link["utilisation"] == pytest.approx(carried / link["capacity_bytes_per_s"])
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_both_sinks_get_over_a_link_is_repeated_where_the_same_sites_are_in_it(tmp_path: Path, seed: int) -> None:
+def test_what_both_sinks_get_of_the_same_sites_is_sent_once_by_a_source_and_again_by_a_relay(
+    tmp_path: Path, seed: int
+) -> None:
     deployment = Deployment.load(write_world(tmp_path / "p", seed=seed, rows_per_s=20.0))
     known = known_statistics(deployment)
     (other,) = deployment.sinks.values()
@@ -54,21 +57,23 @@ def test_what_both_sinks_get_over_a_link_is_repeated_where_the_same_sites_are_in
     told = {(link["from"], link["to"]): link for link in explain_deployment(deployment, statistics=known)["links"]}
     for name, link in told.items():
         behind = [{s for s in wide.source.sites if name in part.routes.route(s)} for part in (deployment, other)]
-        is_repeated = behind[0] == behind[1] and behind[0]
-        again = known.merged_bytes_per_s(wide, sorted(behind[0])) if is_repeated else 0.0
-        assert link["repeated_bytes_per_s"] == pytest.approx(again)
+        is_common = behind[0] == behind[1] and behind[0]
+        common = known.merged_bytes_per_s(wide, sorted(behind[0])) if is_common else 0.0
+        is_source = name[0].startswith("source")
+        assert link["spared_bytes_per_s"] == pytest.approx(common if is_source else 0.0)
+        assert link["repeated_bytes_per_s"] == pytest.approx(0.0 if is_source else common)
 
 
-def test_the_text_tells_what_is_sent_again_for_another_sink(tmp_path: Path) -> None:
+def test_the_text_tells_what_is_sent_once_for_several_sinks(tmp_path: Path) -> None:
     folder = write_world(tmp_path / "p", rows_per_s=20.0)
     config = folder / "catchment.toml"
     links = config.read_text().split("[[links]]")
     kept = [link for link in links if 'from = "source' not in link or 'to = "hub2"' in link]
     config.write_text("[[links]]".join(kept))  # every source sends through hub2, whichever sink it is for
     answer = explain_deployment(Deployment.load(folder))
-    repeated = {link["from"] for link in answer["links"] if link["repeated_bytes_per_s"]}
-    assert {"source0", "source1", "source2"} <= repeated
-    assert "of it sent again for another sink" in explanation_text(answer, 500)
+    spared = {link["from"] for link in answer["links"] if link["spared_bytes_per_s"]}
+    assert {"source0", "source1", "source2"} <= spared
+    assert "more for another sink are sent once" in explanation_text(answer, 500)
     assert "of all sinks" in explanation_text(answer, 500)
 
 
@@ -78,5 +83,5 @@ def test_without_other_sinks_nothing_is_said_of_them(tmp_path: Path) -> None:
     views.write_text(views.read_text().replace("WITH (sink = 'center,hub1') ", ""))
     answer = explain_deployment(Deployment.load(folder))
     assert all(link["of_all_sinks_bytes_per_s"] == pytest.approx(link["bytes_per_s"]) for link in answer["links"])
-    assert not any(link["repeated_bytes_per_s"] for link in answer["links"])
+    assert not any(link["repeated_bytes_per_s"] or link["spared_bytes_per_s"] for link in answer["links"])
     assert "sinks" not in explanation_text(answer)

@@ -8,10 +8,12 @@ The oracle recomputes every view from the raw records, at every sink.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from catchment.deploy.deployment import Deployment
@@ -24,13 +26,14 @@ from catchment.optimizer.sharing.share import share
 from catchment.testing import ArrivingRecords, DeploymentSimulation, Feature
 from catchment.testing.campaigns.campaign import run_seed
 from catchment.testing.campaigns.draw import Draw
-from catchment.testing.campaigns.generate import draw_features
+from catchment.testing.campaigns.generate import BEGIN_US, draw_features
+from catchment.testing.campaigns.states import RareState
 from catchment.testing.simulated.disk import DiskFault
 from catchment.testing.simulated.network import GREETING_BYTES
 from catchment.testing.simulated.site import SimulatedSite
 from catchment.testing.simulated.world import RESTART_US, SITE
 from catchment.timeline import SECOND_US
-from tests.testing.test_view_sites import SELECT, SITES, STREAM, at, records
+from tests.testing.test_view_sites import SELECT, SITES, SPAN_US, STREAM, at, records
 from tests.worlds.tiers import seeds
 
 HERE = f"CREATE MATERIALIZED VIEW here AS {SELECT};"
@@ -39,12 +42,20 @@ BOTH = f"CREATE MATERIALIZED VIEW both WITH (sink = 'center,tokyo') AS {SELECT};
 STAR: Mapping[str, Sequence[str]] = dict.fromkeys(SITES, ("center", "tokyo"))
 
 
+OVER_HUB: Mapping[str, Sequence[str]] = {**dict.fromkeys(SITES, ("hub",)), "hub": ("center", "tokyo")}
+
+
 def make_simulation(
-    folder: Path, *views: str, links: Mapping[str, Sequence[str]] = STAR, sharing: str = "full"
+    folder: Path,
+    *views: str,
+    links: Mapping[str, Sequence[str]] = STAR,
+    sharing: str = "full",
+    of_links: str = "",
+    make_records: Callable[[int], pa.Table] = records,
 ) -> DeploymentSimulation:
     lines = ['[project]\nname = "sinks"\ncenter = "center"\n[sites.center]']
     lines += [f"[sites.{name}]" for name in dict.fromkeys((*SITES, *links, "tokyo")) if name != "center"]
-    lines += [f'[[links]]\nfrom = "{origin}"\nto = "{to}"' for origin, ends in links.items() for to in ends]
+    lines += [f'[[links]]\nfrom = "{origin}"\nto = "{to}"\n{of_links}' for origin, ends in links.items() for to in ends]
     lines.append(f'[defaults]\nsharing = "{sharing}"\nfreshness = "10 s"\nrepair_horizon = "10 minutes"')
     (folder / "queries").mkdir(parents=True)
     (folder / "catchment.toml").write_text("\n".join(lines))
@@ -52,7 +63,7 @@ def make_simulation(
     (folder / "queries" / "all.sql").write_text("\n".join([stream, *views]))
     deployment = Deployment.load(folder)
     hits = deployment.catalog.streams["hits"]
-    workload = {("hits", site): ArrivingRecords.of(hits, site, records(n)) for n, site in enumerate(SITES)}
+    workload = {("hits", site): ArrivingRecords.of(hits, site, make_records(n)) for n, site in enumerate(SITES)}
     return DeploymentSimulation(deployment, workload, 1)
 
 
@@ -93,6 +104,60 @@ def test_routes_to_a_sink_may_lead_over_relays_and_over_the_center(tmp_path: Pat
     simulation = make_simulation(tmp_path / "p", HERE, BOTH, THERE, links=links, sharing=sharing)
     assert Deployment.load(simulation.world.project.folder).sinks["tokyo"].routes.relays == ("center", "hub")
     simulation.run().assert_right()
+    assert rows_at(simulation, "tokyo", "both") == rows_at(simulation, "", "both")
+
+
+def many_records(seed: int) -> pa.Table:
+    """As many as fill tables that are worth to be named."""
+    numbers = np.random.default_rng(seed)
+    times_us = BEGIN_US + np.sort(numbers.integers(0, SPAN_US, 2000))
+    return pa.table(
+        {
+            "ts": pa.array(times_us).cast(pa.timestamp("us", tz="UTC")),
+            "page": pa.array([f"p{n}" for n in numbers.integers(0, 200, 2000)]),
+            "bytes": pa.array(numbers.integers(0, 1000, 2000)),
+        }
+    )
+
+
+OTHER = (
+    "CREATE MATERIALIZED VIEW other AS SELECT window.start, bytes % 97 AS b, max(bytes) AS m FROM hits "
+    "GROUP BY window(ts, '5 seconds'), bytes % 97;"
+)
+
+
+@pytest.mark.parametrize("bandwidth", ["", 'bandwidth = "500 bytes/s"'], ids=["wide", "narrow"])
+@pytest.mark.parametrize("beside", [(), (OTHER,)], ids=["alone", "beside another view"])
+def test_what_two_sinks_get_through_a_hub_crosses_the_first_link_once(
+    tmp_path: Path, bandwidth: str, beside: tuple[str, ...]
+) -> None:
+    """Also where the link is the limit, and a policy decides what leaves when, and beside what only one sink gets."""
+    runs = {
+        name: make_simulation(
+            tmp_path / name, *beside, view, links=OVER_HUB, of_links=bandwidth, make_records=many_records
+        )
+        for name, view in {"one": HERE, "both": BOTH}.items()
+    }
+    for run in runs.values():
+        run.run().assert_right()
+    assert rows_at(runs["both"], "tokyo", "both") == rows_at(runs["one"], "", "here")
+    assert runs["both"].world.seen[RareState.TABLE_NAMED]
+    one, both = sent_bytes(runs["one"]), sent_bytes(runs["both"])
+    for site in SITES:
+        assert both[site, "hub"] < 1.5 * one[site, "hub"], "tables once; greetings, headers and marks twice"
+
+
+@pytest.mark.parametrize("to", ["center", "tokyo"])
+def test_tables_that_are_named_outlive_the_ends_of_processes_on_either_side(tmp_path: Path, to: str) -> None:
+    links = {**OVER_HUB, "hub": (to,), to: tuple({"center", "tokyo"} - {to})}
+    simulation = make_simulation(tmp_path / "p", BOTH, links=links, make_records=many_records)
+    world = simulation.world
+    names = ["hub", "us", "hub", "eu", to, "hub", "asia"]
+    for turn, name in enumerate(names):
+        for role in [role for role in world.roles.values() if role.name == name]:
+            at(simulation, 5 + 5 * turn, lambda role=role: world.kill(role, back_after_us=SECOND_US))  # type: ignore[misc]
+    simulation.run().assert_right()
+    assert world.seen[RareState.TABLE_NAMED]
     assert rows_at(simulation, "tokyo", "both") == rows_at(simulation, "", "both")
 
 

@@ -31,6 +31,7 @@ from catchment.wire.sending.grpc_uplink import GrpcUplink
 from catchment.wire.sending.outbox import Outbox
 from catchment.wire.sending.sender import Sender
 from catchment.wire.sending.shaper import LinkBucket, Shaper
+from catchment.wire.sending.tables_there import TablesThere
 from catchment.wire.sending.uplink import Uplink
 from catchment.wire.ways.envelope import AroundUplink
 from catchment.wire.ways.forwarder import Forwarder, Hop, NoInbox
@@ -56,6 +57,7 @@ class Connections:
     forwarders: dict[str, Forwarder] = field(default_factory=dict, init=False)  # of the servers that were made
     sink_inboxes: dict[str, dict[str, Inbox]] = field(default_factory=dict, init=False)  # by site, then by sink
     _buckets: dict[LinkName, LinkBucket] = field(default_factory=dict, init=False)
+    _tables_there: dict[LinkName, TablesThere] = field(default_factory=dict, init=False)
 
     def make_server(self, site: str, inbox: Inbox) -> InboxServer:
         """Return a server at a site that lets other sites send to an inbox."""
@@ -127,7 +129,12 @@ class Connections:
             functions=self.functions,
             around=[] if carries_records or sink else self._lines_around(site, outbox.destination),
             rules=self.way_rules,
+            tables_there=self._tables_at(site, outbox.destination) if not carries_records else None,
         )
+
+    def _tables_at(self, site: str, neighbour: str) -> TablesThere:
+        """Return what a neighbour has taken from a site lately, for all that send to it from here."""
+        return self._tables_there.setdefault((site, neighbour), TablesThere())
 
     # ---- ways over forwarders
 

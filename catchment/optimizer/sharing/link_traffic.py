@@ -57,12 +57,20 @@ def _sites_behind(routes: Routes, demand: FragmentDemand) -> dict[LinkName, tupl
     return behind
 
 
+_Carried = tuple[LinkName, str, tuple[str, ...]]  # the link, what is computed, and of which sites
+
+
 @dataclass(frozen=True)
 class SummedTraffic:
-    """The bytes per second that a link carries for all sinks together."""
+    """The bytes per second that a link carries for all sinks together.
+
+    Partials that a site sends to several sinks by one link cross it once; what that spares is not in `bytes_per_s`.
+    Behind a relay, which merges for each sink by itself, they are repeated.
+    """
 
     bytes_per_s: float = 0.0
     repeated_bytes_per_s: float = 0.0  # of these, partials that it carries for another sink too, but for once
+    spared_bytes_per_s: float = 0.0
 
 
 def traffic_of_sinks(
@@ -71,16 +79,20 @@ def traffic_of_sinks(
     """Return what each link carries for several sinks, each with its routes; records cross it once for all of them."""
     partials: dict[LinkName, float] = {}
     repeated: dict[LinkName, float] = {}
+    spared: dict[LinkName, float] = {}
     records: dict[LinkName, set[str]] = {}
-    carried: set[tuple[LinkName, str, tuple[str, ...]]] = set()
+    carried: dict[_Carried, bool] = {}  # what a link carries for a sink, and whether a site sends it there itself
     for routes, sharing in parts:
-        here = set()
+        here: dict[_Carried, bool] = {}
         for demand in sharing.fragments.values():
             for link, sites in _sites_behind(routes, demand).items():
                 rate = statistics.merged_bytes_per_s(demand, sites)
-                partials[link] = partials.get(link, 0.0) + rate
                 what = (link, demand.content, sites)
-                here.add(what)
+                here[what] = link[0] not in routes.relays
+                if here[what] and carried.get(what):
+                    spared[link] = spared.get(link, 0.0) + rate
+                    continue
+                partials[link] = partials.get(link, 0.0) + rate
                 if what in carried:
                     repeated[link] = repeated.get(link, 0.0) + rate
         carried |= here
@@ -89,7 +101,10 @@ def traffic_of_sinks(
     raw = {link: sum(statistics.raw_bytes_per_s(s, link[0]) for s in sorted(found)) for link, found in records.items()}
     links = dict.fromkeys((*partials, *raw))
     return {
-        link: SummedTraffic(partials.get(link, 0.0) + raw.get(link, 0.0), repeated.get(link, 0.0)) for link in links
+        link: SummedTraffic(
+            partials.get(link, 0.0) + raw.get(link, 0.0), repeated.get(link, 0.0), spared.get(link, 0.0)
+        )
+        for link in links
     }
 
 

@@ -56,4 +56,6 @@ class RareState(StrEnum):
     WINDOW_RENEWED = "a published window was computed again, and replaced"
     ESTIMATES_EXACT = "estimates of a final window were made exact in a second round"
     VERSIONS_MIXED = "a link carried frames of two versions"
+    TABLE_NAMED = "a table for a second sink was named, and not sent again"
+    TABLE_FORGOTTEN = "a table was named that the far side had forgotten, and was sent again"
     SITE_DEAD = "a site ended for good"

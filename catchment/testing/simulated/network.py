@@ -17,13 +17,15 @@ from catchment.project.ways import Way
 from catchment.testing.simulated.scheduler import Scheduler
 from catchment.timeline import SECOND_US, Clock
 from catchment.wire.sending.outbox import Outbox, Pending
-from catchment.wire.sending.sender import REFUSED_RETRY_S, WATCH_S, RetryDelay, Sender
+from catchment.wire.sending.sender import REFUSED_RETRY_S, WATCH_S, Parcel, RetryDelay, Sender
 from catchment.wire.sending.shaper import Shaper
+from catchment.wire.sending.tables_there import Claim, TablesThere
 from catchment.wire.sending.uplink import Greeting, Introduction, LinkError, RefusedError, Uplink
 from catchment.wire.ways.way_switch import Line
 
 TIMEOUT_US = 5 * SECOND_US  # how long a sender waits for an answer
 OLD_MESSAGES = 32  # requests of the past that a link may deliver again
+TABLE_WAIT_US = 20_000  # after which a sender looks again whether what another one sends is there
 LANES = 2
 GREETING_BYTES = 100
 
@@ -220,6 +222,7 @@ class SimulatedSender(Sender):
         versions: tuple[int, ...],
         around: Mapping[Way, Sequence[SimulatedHop]] | None = None,
         on_change: Callable[[], None] = lambda: None,
+        tables_there: TablesThere | None = None,
     ) -> None:
         """Send over a link to an inbox by `greet` and `accept`; `run` carries out what may fail at the sender.
 
@@ -227,7 +230,9 @@ class SimulatedSender(Sender):
         `on_change` is told when another one is used.
         """
         lines = [Line(way, _no_uplink, Shaper()) for way in around or {}]
-        super().__init__(outbox, _no_uplink, clock=clock, lanes=0, versions=versions, around=lines)
+        super().__init__(
+            outbox, _no_uplink, clock=clock, lanes=0, versions=versions, around=lines, tables_there=tables_there
+        )
         self._link = link
         self._hops = {**(around or {}), self.ways.current.way: (SimulatedHop(link),)}
         self._on_change = on_change
@@ -237,6 +242,7 @@ class SimulatedSender(Sender):
         self._carry_out = run
         self._delays = [RetryDelay(f"{outbox.origin} {lane}") for lane in range(LANES)]
         self._idle: set[int] = set()
+        self._claims: dict[int, Claim] = {}  # by lane
 
     def start(self) -> None:
         for lane in range(LANES):
@@ -246,6 +252,9 @@ class SimulatedSender(Sender):
 
     def stop(self) -> None:
         self._stopping.set()
+        self._tables_there.leave(self)
+        for claim in self._claims.values():  # as the ends of its threads do
+            self._tables_there.end(claim, arrived=False)
 
     def notify(self) -> None:
         for lane in sorted(self._idle):
@@ -299,26 +308,31 @@ class SimulatedSender(Sender):
         if segment is None or data is None:
             self._idle.add(lane)
             return
+        packed = self._pack(segment, data)
+        if packed is None:
+            self._dispatch.give_back(segment)
+            self._later(TABLE_WAIT_US, lambda: self._claim(lane))
+            return
         start_s = self._dispatch.now_s()
-        sent = data
-        self.ways.note_begun(line, segment.sequence, len(sent))
+        parcel = packed
+        self._claims[lane] = parcel.claim
+        self.ways.note_begun(line, segment.sequence, len(parcel.data))
         self._call_over(
             line,
-            lambda: self._accept(sent),
-            len(sent),
-            self._hear(lambda answer: self._sent(lane, segment, sent, start_s, answer)),
+            lambda: self._accept(parcel.data),
+            len(parcel.data),
+            self._hear(lambda answer: self._sent(lane, segment, parcel, start_s, answer)),
         )
 
-    def _sent(self, lane: int, segment: Pending, data: bytes, start_s: float, answer: Answer) -> None:
+    def _sent(self, lane: int, segment: Pending, parcel: Parcel, start_s: float, answer: Answer) -> None:
+        line = self._used[lane]
         try:
-            self._deliver(_Answered(answer), segment, data, start_s, self._used[lane])
+            self._deliver(_Answered(answer), segment, parcel, start_s, line)
         except (LinkError, RefusedError) as error:
-            self.ways.note_ended(self._used[lane], segment.sequence, arrived=False)
-            self._dispatch.give_back(segment)
+            self._give_back(segment, parcel, line)
             self._lane_failed(lane, error)
             return
-        self.ways.note_ended(self._used[lane], segment.sequence, arrived=False)  # unless it has arrived
-        self._dispatch.give_back(segment)
+        self._give_back(segment, parcel, line)
         self._claim(lane)
 
     # --- several ways ------------------------------------------------------------------------------------------------
@@ -345,14 +359,14 @@ class SimulatedSender(Sender):
             return
         start_s = self._dispatch.now_s()
         copied = data
-        self._dispatch.note_sent(segment)
+        self._dispatch.note_sent(segment, len(copied))
         self.ways.note_copied(line, len(copied))
         heard = self._hear(lambda acked: self._copy_answered(line, segment, len(copied), start_s, acked))
         self._call_over(line, lambda: self._accept(copied), len(copied), heard)
 
     def _copy_answered(self, line: Line, segment: Pending, size_bytes: int, start_s: float, answer: Answer) -> None:
         if isinstance(answer, int):
-            self._take_ack(segment, answer, start_s, start_s)
+            self._take_ack(segment, answer, size_bytes, start_s, start_s)
             self.ways.note_probed(line, size_bytes / max(self._dispatch.now_s() - start_s, 1e-6))
         else:
             self.ways.note_probed(line, None, answer if isinstance(answer, LinkError) else None)

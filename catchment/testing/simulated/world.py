@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -37,9 +37,12 @@ from catchment.testing.simulated.tables import MemoryStore
 from catchment.testing.verdicts.recovery import CenterMemory
 from catchment.testing.verdicts.replayed import find_replay_differences
 from catchment.timeline import SECOND_US
+from catchment.wire.frames.brief import is_brief
 from catchment.wire.frames.codec import frame_version
-from catchment.wire.frames.versions import READ_VERSIONS
+from catchment.wire.frames.versions import NEWEST_VERSION, READ_VERSIONS
+from catchment.wire.receiving.recent_tables import RecentTables
 from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.tables_there import TablesThere
 from catchment.wire.sending.uplink import Greeting, Introduction, LinkError, RefusedError
 
 Reply = TypeVar("Reply", int, Greeting)
@@ -151,6 +154,9 @@ class World:
         self.logs = {key: SourceLog(arrivals) for key, arrivals in workload.items()}
         self.counts = {site: SiteCounts() for _, site in workload}
         self.links: dict[tuple[str, str], SimulatedLink] = {}
+        # What the roles of one site share, which are one process in a real deployment: all forget when one ends.
+        self._recent_tables: dict[str, RecentTables] = {}
+        self._tables_there: dict[tuple[str, str], TablesThere] = {}
         self.roles = self._make_roles(deployment)
         self.disk.machine(self.project.state_folder)
 
@@ -328,6 +334,7 @@ class World:
             role.memory = CenterMemory.of(role.running)
         if role.running is not None:
             role.running.end()
+        self._recent_tables.pop(role.name, None)
         for sender in role.senders:  # a process that ends while it starts has begun to send, and is not running yet
             sender.stop()
         role.senders.clear()
@@ -519,12 +526,19 @@ class World:
         life = role.life
 
         def greet(introduction: Introduction) -> Greeting:
-            return self._inbox_call(to, sink, lambda receiver: receiver.inbox.greet(introduction))
+            greeting = self._inbox_call(to, sink, lambda receiver: receiver.inbox.greet(introduction))
+            return replace(greeting, takes_brief=NEWEST_VERSION in greeting.versions)
 
         def accept(data: bytes) -> int:
             self.note(RareState.EARLIER_LIFE, int(role.life != life))
-            self._note_version(role, frame_version(data))
-            return self._inbox_call(to, sink, lambda receiver: receiver.inbox.accept(data))
+            if not is_brief(data):
+                self._note_version(role, frame_version(data))
+            recent = self._recent_tables.setdefault(to, RecentTables())
+            named = recent.named
+            try:
+                return self._inbox_call(to, sink, lambda receiver: recent.accept(receiver.inbox, data))
+            finally:
+                self.note(RareState.TABLE_NAMED, recent.named - named)
 
         run = partial(self.carry_out, role)
         link = self.link(role.name, to)
@@ -538,6 +552,7 @@ class World:
             role.frame_versions,
             {} if sink or self._ways.next_end(role.name) != to else self._ways_around(role.name),
             lambda: self.note(RareState.WAY_CHANGED),
+            self._tables_there.setdefault((role.name, to), TablesThere()),
         )
         role.senders.append(sender)
         return sender
@@ -576,6 +591,7 @@ class World:
         except RefusedError as refusal:
             self.note(RareState.SEGMENT_REFUSED)
             self.note(RareState.FRAGMENT_UNKNOWN, int(refusal.reason == "unfit"))
+            self.note(RareState.TABLE_FORGOTTEN, int(refusal.reason == "not_here"))
             self.note(RareState.HISTORY_REFUSED, int(refusal.reason in ("other_history", "wrong_epoch")))
             if isinstance(receiver, SimulatedCenter) and receiver.pipeline.open_state.held_back:
                 self.note(RareState.SENDER_HELD_BACK, int(refusal.reason == "full"))

@@ -36,6 +36,7 @@ from catchment.keys.tokens import SITE, Caller, TokenCheck, TokenTable
 from catchment.project.option_kinds import join_address
 from catchment.wire.frames.limits import WireLimits
 from catchment.wire.receiving.peer_quota import PeerQuotas
+from catchment.wire.receiving.recent_tables import RecentTables
 from catchment.wire.sending.uplink import Greeting, Introduction, RefusedError
 
 CONNECT = "/catchment.Inbox/Connect"  # the call that introduces a sender
@@ -228,6 +229,7 @@ class _Calls(grpc.GenericRpcHandler):
         self._record_inboxes = record_inboxes
         self._service_calls = threading.BoundedSemaphore(MAX_SERVICE_CALLS)
         self._quotas = PeerQuotas(inbox.limits)
+        self._recent = RecentTables()
 
     def service(self, details: Any) -> Any:
         """Return what handles a call, before its content is received."""
@@ -290,7 +292,7 @@ class _Calls(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(lambda data, context: b"".join(ask(data, context)))
 
     def _take(self, data: bytes, peer: str | None, sink: str = "") -> dict[str, Any]:
-        return {"number": self._inbox_for(sink, peer).accept(data, peer=peer)}
+        return {"number": self._recent.accept(self._inbox_for(sink, peer), data, peer=peer)}
 
     def _inbox_for(self, sink: str, peer: str | None) -> Receiver:
         """Return the inbox for what goes to a sink; to the center, if none is named."""
@@ -334,7 +336,7 @@ class _Calls(grpc.GenericRpcHandler):
             return _describe_refusal(error)
 
     def _greet(self, data: bytes, peer: str | None, sink: str = "") -> dict[str, Any]:
-        return self._introduce(self._inbox_for(sink, peer), data, peer)
+        return {**self._introduce(self._inbox_for(sink, peer), data, peer), "brief": True}
 
     def _greet_records(self, data: bytes, peer: str | None) -> dict[str, Any]:
         return self._introduce(self._record_inbox(peer), data, peer)

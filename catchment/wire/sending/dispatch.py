@@ -120,7 +120,7 @@ class Dispatch:
         self._up: set[int] = set()  # lanes whose connection stands
         self._under_way: set[int] = set()
         self._held: dict[int, _Pause] = {}  # refused segments, and when to try them again
-        self._tried: set[int] = set()
+        self._tried: dict[int, int] = {}  # the bytes that were last sent for each segment that is not acknowledged
         self._link_error: str | None = None
         self._logged_error: str | None = None
         self._refused: str | None = None  # the reason for which the last attempt to connect was refused
@@ -172,25 +172,27 @@ class Dispatch:
         with self._changed:
             self._refusals[sequence] = str(error)
 
-    def note_sent(self, segment: Pending) -> None:
+    def note_sent(self, segment: Pending, sent_bytes: int) -> None:
+        """Note that a segment was sent in so many bytes, which are fewer than it has if tables are only named."""
         with self._changed:
             again = segment.sequence in self._tried
-            self._meter.note_sent(segment.size_bytes, segment.fragment_bytes, again=again)
-            self._tried.add(segment.sequence)
+            spared_bytes = max(segment.size_bytes - sent_bytes, 0)
+            self._meter.note_sent(sent_bytes, segment.fragment_bytes, again=again, spared_bytes=spared_bytes)
+            self._tried[segment.sequence] = sent_bytes
 
-    def note_acked(self, segment: Pending, start_s: float, sent_s: float) -> None:
-        """Note an ack: a lane took the link at `start_s` and had sent the whole segment at `sent_s`."""
+    def note_acked(self, segment: Pending, sent_bytes: int, start_s: float, sent_s: float) -> None:
+        """Note an ack: a lane took the link at `start_s` and had sent all bytes of the segment at `sent_s`."""
         with self._changed:
             self._busy_error = None
             self._count_ack(segment)
-            self._meter.note_timing(segment.size_bytes, start_s, sent_s, self.now_s())
+            self._meter.note_timing(sent_bytes, start_s, sent_s, self.now_s())
 
     def _count_ack(self, segment: Pending) -> None:
         """Count an ack once, by whichever lane hears of it first; not for what an earlier process sent."""
         self._refusals.pop(segment.sequence, None)
-        if segment.sequence in self._tried:
-            self._tried.discard(segment.sequence)
-            self._meter.note_acked(segment.size_bytes)
+        sent_bytes = self._tried.pop(segment.sequence, None)
+        if sent_bytes is not None:
+            self._meter.note_acked(sent_bytes)
             if self._on_acked is not None:
                 self._on_acked(segment.sequence)
 

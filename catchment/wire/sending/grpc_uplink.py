@@ -136,7 +136,7 @@ def to_greeting(answer: Mapping[str, Any]) -> Greeting:
     versions = answer.get("versions")
     if versions is None:
         return Greeting(answer["number"], answer.get("chain"))
-    return Greeting(answer["number"], answer.get("chain"), tuple(versions))
+    return Greeting(answer["number"], answer.get("chain"), tuple(versions), answer.get("brief") is True)
 
 
 def read_answer(text: bytes, address: str) -> dict[str, Any]:

@@ -27,17 +27,19 @@ _MIN_RATIO = 0.01  # wire bytes per Arrow byte: rows are never free
 class LinkCounters:
     """A snapshot of one link.
 
-    `bytes_sent` counts every attempt, as does `fragment_bytes` by the fragment that causes them; `bytes_acked`
-    and `segments` count each segment once. `goodput_bytes_per_s` is acked bytes over the time in which the link was in
-    use, so an idle link does not lower it. The time that any ack takes however small its segment, the shortest recent
-    round trip, is not counted as use of the link (but at most half of a send is left out for it). `round_trip_s` is
-    from the last byte sent to the ack.
+    `bytes_sent` counts every attempt, as does `fragment_bytes` by the fragment that causes them; the latter counts also
+    tables that were only named, because they had been sent for another sink, which are `spared_bytes` in all.
+    `bytes_acked` and `segments` count each segment once. `goodput_bytes_per_s` is acked bytes over the time in which
+    the link was in use, so an idle link does not lower it. The time that any ack takes however small its segment, the
+    shortest recent round trip, is not counted as use of the link (but at most half of a send is left out for it).
+    `round_trip_s` is from the last byte sent to the ack.
     """
 
     bytes_sent: int = 0
     bytes_acked: int = 0
     segments: int = 0
     resent: int = 0
+    spared_bytes: int = 0
     fragment_bytes: Mapping[str, int] = field(default_factory=dict)
     goodput_bytes_per_s: float | None = None
     round_trip_s: float | None = None
@@ -62,11 +64,13 @@ class LinkMeter:
         self.bytes_acked = 0
         self.segments = 0
         self.resent = 0
+        self.spared_bytes = 0
         self._fragments: Counter[str] = Counter()
         self._recent: deque[_Sent] = deque(maxlen=RECENT_SENDS)
 
-    def note_sent(self, size_bytes: int, fragments: Mapping[str, int], *, again: bool) -> None:
+    def note_sent(self, size_bytes: int, fragments: Mapping[str, int], *, again: bool, spared_bytes: int = 0) -> None:
         self.bytes_sent += size_bytes
+        self.spared_bytes += spared_bytes
         self._fragments.update(fragments)
         self.resent += again
 
@@ -86,6 +90,7 @@ class LinkMeter:
             bytes_acked=self.bytes_acked,
             segments=self.segments,
             resent=self.resent,
+            spared_bytes=self.spared_bytes,
             fragment_bytes=dict(self._fragments),
             goodput_bytes_per_s=sum(sent.size_bytes for sent in self._recent) / busy_s if busy_s > 0 else None,
             round_trip_s=trips[len(trips) // 2] if trips else None,

@@ -66,11 +66,15 @@ class Pending(NamedTuple):
     table_bytes: int = 0
     fragment_bytes: Mapping[str, int] = MappingProxyType({})
     digest: int = 0  # the checksum of its bytes
+    table_sizes: tuple[int, ...] = ()  # bytes of each table, as they come in it
 
     @classmethod
     def of(cls, frame: FrameHead, path: Path) -> Pending:
         header = frame.header
-        return cls(header.sequence, path, frame.size_bytes, header.table_bytes, frame.fragment_bytes(), frame.digest)
+        sizes = tuple(entry.packed_bytes for entry in header.packed())
+        return cls(
+            header.sequence, path, frame.size_bytes, header.table_bytes, frame.fragment_bytes(), frame.digest, sizes
+        )
 
 
 class _LinkState:

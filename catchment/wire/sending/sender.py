@@ -6,6 +6,9 @@ has its own uplink. Nothing is lost by stopping or killing it at any time: the o
 Where several ways lead to the end that it sends to (`around`), all lanes use the one that
 `wire.ways.way_chooser` names, and one thread more watches the ways and starts probes.
 
+Where other senders go to the same neighbour (`tables_there`), a table that one of them has sent is only named by the
+others, in brief frames. What is stored, counted as a segment and acknowledged is the whole frame at either end.
+
 A link that fails is tried again after a delay that doubles up to `MAX_RETRY_S`, which is short, so that a link that is
 back is soon used; delays are drawn at random within a factor of two, so that many sites do not come back at once. A far
 side that has no room for now is left alone in the same way, by all lanes. A refusal that the same bytes cannot overcome
@@ -23,16 +26,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from catchment.timeline import Clock, SystemClock
 from catchment.wire.frames import versions as frame_versions
+from catchment.wire.frames.brief import name_tables, write_brief
 from catchment.wire.frames.limits import DEFAULT_LIMITS, WireLimits
 from catchment.wire.frames.versions import choose_version, describe_versions
 from catchment.wire.sending.dispatch import BACKLOG_SHARE, Dispatch, SendOrder
 from catchment.wire.sending.link_meter import LinkCounters
 from catchment.wire.sending.outbox import Outbox, Pending
 from catchment.wire.sending.shaper import Shaper
+from catchment.wire.sending.tables_there import NO_CLAIM, Claim, TablesThere
 from catchment.wire.sending.uplink import (
     OTHER_HISTORY_HINT,
     Greeting,
@@ -80,6 +85,14 @@ class RetryDelay:
         self._failures = 0
 
 
+@dataclass(frozen=True)
+class Parcel:
+    """What is sent for a segment: its frame, or a brief one; and the tables that it claims, which must be ended."""
+
+    data: bytes
+    claim: Claim = NO_CLAIM
+
+
 class Sender:
     """Drain an outbox through uplinks made by `uplink_factory`; started once, stopped once."""
 
@@ -98,8 +111,12 @@ class Sender:
         versions: tuple[int, ...] | None = None,
         around: Sequence[Line] = (),
         rules: WayRules | None = None,
+        tables_there: TablesThere | None = None,
     ) -> None:
         self._outbox = outbox
+        self._tables_there = tables_there or TablesThere()
+        self._tables_there.join(self)
+        self._takes_brief = False  # whether the far side completes brief frames
         self._versions = versions or frame_versions.SPOKEN_VERSIONS  # of frames, that it writes
         self._functions = functions  # what it says of its project's functions when it connects
         clock = clock or SystemClock()
@@ -131,6 +148,7 @@ class Sender:
     def stop(self) -> None:
         """Stop after the calls under way, or when they take too long; what is not acked stays in the outbox."""
         self._stopping.set()
+        self._tables_there.leave(self)
         for line in self._lines:
             line.shaper.release()
         self._dispatch.notify()
@@ -256,11 +274,11 @@ class Sender:
             line.shaper.transmit(len(data))
         sent_s = self._dispatch.now_s()
         line.shaper.travel()
-        self._dispatch.note_sent(segment)
+        self._dispatch.note_sent(segment, len(data))
         self.ways.note_copied(line, len(data))
         acked = uplink.send(data)
         line.shaper.travel()
-        self._take_ack(segment, acked, start_s, sent_s)
+        self._take_ack(segment, acked, len(data), start_s, sent_s)
         return len(data) / max(self._dispatch.now_s() - start_s, 1e-6)
 
     # ---- the far side
@@ -288,6 +306,7 @@ class Sender:
             raise self._refusal("other_history", disagreement)
         outbox = self._outbox
         outbox.write_in(self._choose_version(greeting.versions))
+        self._takes_brief = greeting.takes_brief
         arrived = outbox.pending_below(greeting.expected)
         outbox.ack_below(greeting.expected)
         for number in outbox.missing():
@@ -341,43 +360,77 @@ class Sender:
     def _send_next(self, uplink: Uplink, line: Line) -> bool:
         """Send one segment; return False if there is none to send."""
         with line.wire:
-            start_s = self._dispatch.now_s()
             segment = self._dispatch.claim()
             data = self._outbox.read(segment.sequence) if segment else None
+            parcel = None
             if segment is not None and data is not None:
-                self.ways.note_begun(line, segment.sequence, len(data))
-                line.shaper.transmit(len(data))
+                parcel = self._wait_and_pack(segment, data)
+                start_s = self._dispatch.now_s()
+                self.ways.note_begun(line, segment.sequence, len(parcel.data))
+                line.shaper.transmit(len(parcel.data))
         if segment is None:
             return False
         try:
-            if data is not None and not self._stopping.is_set():
-                self._deliver(uplink, segment, data, start_s, line)
+            if parcel is not None and not self._stopping.is_set():
+                self._deliver(uplink, segment, parcel, start_s, line)
         finally:
-            self.ways.note_ended(line, segment.sequence, arrived=False)  # unless it has arrived
-            self._dispatch.give_back(segment)
+            self._give_back(segment, parcel, line)
         return True
 
-    def _deliver(self, uplink: Uplink, segment: Pending, data: bytes, start_s: float, line: Line) -> None:
+    def _wait_and_pack(self, segment: Pending, data: bytes) -> Parcel:
+        """Return what to send for a segment, as soon as no other sender has one of its tables under way."""
+        while not self._stopping.is_set():
+            parcel = self._pack(segment, data)
+            if parcel is not None:
+                return parcel
+            self._tables_there.wait(IDLE_CHECK_S)
+        return Parcel(data)
+
+    def _pack(self, segment: Pending, data: bytes) -> Parcel | None:
+        """Return what to send for a segment; None while another sender has one of its tables under way."""
+        if not self._takes_brief or not self._tables_there.are_shared:
+            return Parcel(data)
+        tables = name_tables(data, segment.table_sizes)
+        claim = self._tables_there.claim([table.name for table in tables]) if tables else NO_CLAIM
+        if claim is None:
+            return None
+        brief = write_brief(data, tables, claim.there) if tables else data
+        if len(brief) > self._outbox.limits.frame_bytes:  # hardly: with what is around its pieces
+            self._tables_there.end(claim, arrived=False)
+            return Parcel(data)
+        return Parcel(brief, claim)
+
+    def _give_back(self, segment: Pending, parcel: Parcel | None, line: Line) -> None:
+        """Let a segment be sent again, and its tables by others, unless they have arrived."""
+        if parcel is not None:
+            self._tables_there.end(parcel.claim, arrived=False)
+        self.ways.note_ended(line, segment.sequence, arrived=False)
+        self._dispatch.give_back(segment)
+
+    def _deliver(self, uplink: Uplink, segment: Pending, parcel: Parcel, start_s: float, line: Line) -> None:
         sent_s = self._dispatch.now_s()
         line.shaper.travel()
-        self._dispatch.note_sent(segment)
+        self._dispatch.note_sent(segment, len(parcel.data))
         try:
-            acked = uplink.send(data)
+            acked = uplink.send(parcel.data)
         except RefusedError as error:
             if error.reason in RECONNECT_REASONS:
                 raise
-            if error.reason in BUSY_REASONS:
+            if error.reason == "not_here":
+                self._tables_there.forget()
+            elif error.reason in BUSY_REASONS:
                 self._dispatch.pause(error, self._busy.next_s())
             else:
                 self._dispatch.hold(segment, error, MAX_RETRY_S if error.retryable else REFUSED_RETRY_S)
             return
         line.shaper.travel()
-        self._take_ack(segment, acked, start_s, sent_s)
+        self._take_ack(segment, acked, len(parcel.data), start_s, sent_s)
+        self._tables_there.end(parcel.claim, arrived=True)
         self.ways.note_ended(line, segment.sequence, arrived=True)
 
-    def _take_ack(self, segment: Pending, acked: int, start_s: float, sent_s: float) -> None:
+    def _take_ack(self, segment: Pending, acked: int, sent_bytes: int, start_s: float, sent_s: float) -> None:
         if acked != segment.sequence:
             raise LinkError(f"segment {segment.sequence} was sent, {acked} was acked")
         self._busy.reset()
         self._outbox.ack(acked)
-        self._dispatch.note_acked(segment, start_s, sent_s)
+        self._dispatch.note_acked(segment, sent_bytes, start_s, sent_s)

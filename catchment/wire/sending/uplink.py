@@ -27,6 +27,7 @@ REASONS = {
     "two_processes": False,  # another process introduced itself under the same name since
     "already_taken": True,  # so long ago that the content cannot be compared: connect again
     "blocked": False,  # an acknowledged segment of the site could not be merged
+    "not_here": True,  # a table that a brief frame names is not here any more: send the segment whole
     "too_far_ahead": True,  # too far ahead of the lowest number not yet seen
     "full": True,  # the receiver has no room until it has consumed some
     "too_fast": True,  # more calls or bytes per second than one peer may make
@@ -79,12 +80,13 @@ class Introduction:
 class Greeting:
     """What the far side answers: the lowest number that it has not seen, and the chain of all below, if it is known.
 
-    `versions` are those of the frames that it reads.
+    `versions` are those of the frames that it reads, and `takes_brief` says whether it completes brief ones.
     """
 
     expected: int
     chain: str | None = None
     versions: tuple[int, ...] = (PREVIOUS_VERSION,)  # of one that says nothing
+    takes_brief: bool = False
 
 
 class Uplink(Protocol):
