@@ -15,13 +15,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from catchment.errors import EngineError
+from catchment.errors import ConfigError, EngineError
 from catchment.light.core import Event, LightCore
 from catchment.light.packing import CHUNK_BYTES
 from catchment.light.stream_files import StreamFiles
 from catchment.light.streams import LightStream
 from catchment.log_fields import about
-from catchment.project.config import Project
+from catchment.project.config import PROJECT_FILE, Project
 from catchment.project.routes import outgoing_link
 from catchment.receivers.site_receivers import SiteReceivers
 from catchment.storage.free_space import FreeSpace
@@ -29,7 +29,7 @@ from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import Clock
 from catchment.wire.messages import Records
-from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.outbox import Outbox, stored_destination
 from catchment.wire.sending.sender import Sender
 
 JOURNAL_BYTES = 8 << 20  # of entries that a restart reads again, and has in memory
@@ -54,6 +54,7 @@ class LightSource:
         self.clock = clock
         self.folder = project.source_folder(site)
         self.link = outgoing_link(project, site)
+        self._refuse_other_place()
         self._streams = tuple(streams)
         self._chunk_bytes = chunk_bytes
         self.outbox = Outbox(self.folder / "outbox", site, self.link.destination, self.link.outbox_max_bytes)
@@ -70,6 +71,18 @@ class LightSource:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
+
+    def _refuse_other_place(self) -> None:
+        """Refuse to send records elsewhere than before: what was evaluated of them, and their history, is there."""
+        place = stored_destination(self.folder / "outbox")
+        if place is not None and place != self.link.destination:
+            raise ConfigError(
+                f"the records of {self.site!r} were evaluated at {place!r} so far, and cannot be evaluated at "
+                f"{self.link.destination!r} now",
+                where=str(self.project.folder / PROJECT_FILE),
+                hint=f'set evaluate_at = "{place}" in [sites.{self.site}], and keep its link to {place}: a light site '
+                "that has run keeps its place",
+            )
 
     def start(self, *, once: bool = False) -> None:
         """Begin to send and to receive; with `once`, only what is there now is read."""

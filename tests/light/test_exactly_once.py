@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catchment.errors import WireError
+from catchment.errors import ConfigError, WireError
 from catchment.files.watch import FileChangedError
 from catchment.light.packing import nothing_new, pack_lines, read_chunk, unpack_lines
 from catchment.light.stream_files import QUIET_EVERY_US
 from catchment.light.streams import LightStream
+from catchment.project.config import Project
 from catchment.query.sql.connectors import FilesConnector
 from catchment.storage.disk import use_disk
 from catchment.testing.simulated.disk import DiskFault, Killed, SimulatedDisk
@@ -257,3 +258,22 @@ def test_a_file_that_changes_during_its_only_chunk_is_read_again(
 
 def _raise_changed(pieces: object) -> None:
     raise FileChangedError("it was changed")
+
+
+def test_a_light_site_that_has_run_is_told_to_keep_its_place_and_goes_on_there(tmp_path: Path) -> None:
+    """What it has sent lies where it was evaluated; the way out that is named must be one."""
+    world = LightWorld(tmp_path)
+    world.write("a.json", range(5))
+    world.open_source().stop()
+    config = tmp_path / "catchment.toml"
+    before = config.read_text()
+    hub = '[sites.hub]\nlisten = "127.0.0.1:9411"\n'
+    hub += "".join(f'[[links]]\nfrom = "{a}"\nto = "{b}"\n' for a, b in (("edge", "hub"), ("hub", "center")))
+    config.write_text(before.replace("compute = false", 'compute = false\nevaluate_at = "hub"') + hub)
+    world.project = Project.load(tmp_path)
+    with pytest.raises(ConfigError, match="were evaluated at 'center'") as refused:
+        world.open_source()
+    assert 'evaluate_at = "center"' in str(refused.value.hint)
+    config.write_text(config.read_text().replace('evaluate_at = "hub"', 'evaluate_at = "center"'))
+    world.project = Project.load(tmp_path)
+    world.open_source().stop()

@@ -157,6 +157,12 @@ class _LinkState:
         write_record(self._path, {**self._link, **state})
 
 
+def stored_destination(folder: Path) -> str | None:
+    """Return where the outbox of a folder has sent to; None if there is none yet."""
+    state = read_record(folder / STATE_FILE)
+    return None if state is None else str(state["destination"])
+
+
 class Outbox:
     """Segments from `origin` to `destination`; safe to use from several threads of one process."""
 
