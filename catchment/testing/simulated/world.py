@@ -322,9 +322,13 @@ class World:
             log.put_back(None if copied is None else copied.logs[key])
 
     def heal(self, role: Role) -> None:
-        """Order a role to be healed, as an operator does."""
-        heal(self.project.folder, role.name)
-        self.say(f"{role} is healed")
+        """Order a role to be healed, as an operator does, unless the views that needed it were dropped meanwhile."""
+        try:
+            heal(self.project.folder, role.name)
+        except ConfigError as error:
+            self.say(f"{role} is not healed: {error.message}")
+        else:
+            self.say(f"{role} is healed")
 
     def _logs_of(self, role: Role) -> dict[tuple[str, str], SourceLog]:
         return {key: log for key, log in self.logs.items() if role.kind == SITE and key[1] == role.name}
