@@ -6,6 +6,7 @@ shed. Cannot catch: wrong decisions about when to shed; `test_overload.py` does 
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from catchment.spark.pipelines.runner import Runner
 
 
+FILES = 10
 Answers = dict[tuple[Any, str | None], dict[str, float]]
 
 
@@ -131,16 +133,60 @@ def test_what_was_shed_is_bounded_at_once_and_exact_in_the_end(
     assert "on_time" in {w["status"] for w in read_windows(folder / "state", "lost").to_pylist()}
 
 
+@pytest.mark.spark
+def test_what_was_shed_of_a_file_that_is_removed_before_its_repair_is_given_up_and_never_called_exact(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file is renamed, which is found out, and one is removed."""
+    from catchment.spark.pipelines import reading
+
+    monkeypatch.setattr(reading, "MAX_FILES_PER_BATCH", 1)
+    hits = {"a": make_hits(3000, 1), "b": make_hits(2000, 2)}
+    everything = [*hits["a"], *hits["b"]]
+    folder = write_shed_project(tmp_path / "p", "files", hits)
+    data = folder / "data" / "a"
+    lost = [json.loads(line) for line in (data / "3.json").read_text().splitlines()]
+    seen: list[int] = []
+
+    def is_over(runner: Runner, status: Status) -> bool:
+        (a,) = (p for p in runner.pipelines if p.site == "a")
+        if any(p.core.files.of("hits").read < 6 for p in runner.pipelines):
+            return False
+        if not seen:
+            owed = a.core.debts.of("hits")
+            seen.append(len(owed))
+            assert not any(debt.is_in_history for debt in owed), "history waits for the repair"
+            (data / "3.json").unlink()
+            (data / "2.json").rename(data / "renamed.json")
+        center = runner.center
+        busy = any(p.repairs.next_repair() or p.outbox.pending() for p in runner.pipelines)
+        return not busy and center is not None and center.consumed
+
+    run_project(spark, folder, once=False, until=is_over, make_monitor=ForcedMonitor)
+    assert seen[0] > 3
+    truth = expected(everything, 20, 10, False)
+    hurt = set(expected(lost, 20, 10, False))
+    rows = {(r["start"], None): r for r in read_results(folder / "state", "totals").to_pylist()}
+    for place, row in rows.items():
+        assert row["status"] != "exact" or place not in hurt, place
+        assert row["status"] != "exact" or (row["n"], row["bytes"]) == (truth[place]["n"], truth[place]["bytes"])
+    assert any(row["status"] == "exact" for row in rows.values())
+    assert hurt & rows.keys()
+    assert kept_records(folder) == len(everything) - len(lost)
+
+
 @pytest.mark.e2e
 @pytest.mark.spark
+@pytest.mark.parametrize("connector", ["replay", "files"])
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.soak)])
 def test_a_process_that_is_killed_while_it_sheds_ends_with_the_answers_of_the_oracle(
-    tmp_path: Path, kills: int
+    tmp_path: Path, kills: int, connector: str
 ) -> None:
     """kill -9 at random moments: within batches that are sampled, and within repairs."""
     hits = {"a": make_hits(3000, 3), "b": make_hits(2000, 4)}
-    folder, chance = write_shed_project(tmp_path / "p", "replay", hits), random.Random(5)
+    folder, chance = write_shed_project(tmp_path / "p", connector, hits, files=FILES), random.Random(5)
     command = [sys.executable, "-m", "tests.worlds.shed_process", str(folder)]
+    command += [str(FILES)] if connector == "files" else []
     for _ in range(kills):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for_windows(folder, process)
@@ -150,9 +196,12 @@ def test_a_process_that_is_killed_while_it_sheds_ends_with_the_answers_of_the_or
     last = subprocess.run(command, check=True, timeout=PATIENCE_S, capture_output=True, text=True)
     assert "leaked" not in last.stderr, "no sketch outlives the interpreter"
     everything = [*hits["a"], *hits["b"]]
+    assert kept_records(folder) == len(everything)
+    if connector == "files":
+        check_idle_files(folder, everything)
+        return
     check_exact(folder / "state", "pages", expected(everything, 10, 10, True), ("n", "bytes", "mean"))
     check_exact(folder / "state", "totals", expected(everything, 20, 10, False), ("n", "bytes"))
-    assert kept_records(folder) == len(everything)
     published = read_results(folder / "state", "pages", revisions="all").to_pylist()
     assert any(r["status"] == "on_time" for r in published)
 

@@ -4,9 +4,11 @@ published of a sample, and how the answer is read once it is whole."""
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +21,19 @@ from catchment.center.results.bounds import law_of_aggregate
 from catchment.center.results.read import read_results
 from catchment.center.results.write import ResultTables
 from catchment.center.statuses import EXACT, ON_TIME
+from catchment.files.folder import WatchedFolder
+from catchment.files.numbered_lines import find_parts, number_lines
+from catchment.files.watch import FolderWatch
 from catchment.query.fragment import SLICE_COLUMN
 from catchment.replay.spool import ARRIVAL, ROWS_PER_BATCH
+from catchment.shedding.debts import BatchGivenUp, BatchShed, ShedDebts
 from catchment.shedding.fragment_stats import SheddableFragment
 from catchment.shedding.monitor import LoadMonitor
 from catchment.shedding.places import SamplingRule, history_rule
 from catchment.shedding.reader_filter import ROW, ReadRequest
 from catchment.shedding.terms import negate_terms, scale_answers
+from catchment.site.known_files import KnownFiles, StreamTimes
+from catchment.spark.pipelines.shed_repair import ShedRepairs
 from catchment.spark.pipelines.shedding import (
     MAX_LACKING_SLICES,
     WARM_UP_ROWS,
@@ -34,9 +42,10 @@ from catchment.spark.pipelines.shedding import (
     lacking_records,
 )
 from catchment.spark.sources import kafka_reread
+from catchment.spark.sources.file_reread import LinePartReader
 from catchment.spark.sources.kafka_reread import TopicPartReader, offsets_of_batch
 from catchment.spark.sources.replay import RowRange
-from catchment.spark.sources.reread import BatchRows, RangeReader
+from catchment.spark.sources.reread import BatchRows, RangeReader, passes
 from catchment.spark.sources.streams import OpenedStream, _spooled_rows
 from catchment.spark.streaming import rows_of_batch
 from catchment.timeline import ManualClock, Slicing, Window, WindowSpec
@@ -100,12 +109,35 @@ def test_the_records_of_a_batch_of_a_topic_are_numbered_over_its_partitions(
     assert [(p.partition, p.start, p.end, p.first_row) for p in parts] == [(0, 5, 8, 0), (0, 8, 9, 3), (10, 0, 2, 4)]
 
 
-def test_a_record_of_a_topic_passes_as_its_batch_and_number_say() -> None:
+def test_a_record_passes_as_its_batch_and_number_say() -> None:
     rows = pa.array(np.arange(500))
-    reader = TopicPartReader({}, BatchRows(3, 0, 500, "[]"), "hits", (ReadRequest(0.1), ReadRequest(0.3)))
     batch = pa.array([3] * 500, pa.int64())
-    assert reader.passes(rows).tolist() == history_rule("hits", 3).keep([batch, rows], 0.3).tolist()
-    assert TopicPartReader({}, reader.rows, "hits", (ReadRequest(1.0),)).passes(rows).all()
+    passed = passes("hits", 3, (ReadRequest(0.1), ReadRequest(0.3)), rows)
+    assert passed.tolist() == history_rule("hits", 3).keep([batch, rows], 0.3).tolist()
+    assert passes("hits", 3, (ReadRequest(1.0),), rows).all()
+
+
+def test_lines_of_files_are_sampled_by_their_numbers_and_the_rest_is_found_again(tmp_path: Path) -> None:
+    """The oracle: every line is in the sample or in what is left of all, by the rule of its batch and number."""
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text("".join(f"{name} {i}\n" for i in range(200)))
+    watched = WatchedFolder(tmp_path)
+    pieces = FolderWatch("hits", watched).look(KnownFiles(), StreamTimes(0, 0, None)).pieces
+    numbered = number_lines(watched, pieces, False)
+    assert numbered is not None
+    parts = find_parts(watched, numbered.place)
+
+    def read(rate: float) -> dict[int, str]:
+        reader = LinePartReader(parts, 3, "hits", (ReadRequest(rate),))
+        tables = [pa.Table.from_batches(reader.read(part)) for part in reader.partitions()]
+        rows = pa.concat_tables(tables).to_pylist()
+        return {row["_row"]: row["value"] for row in rows}
+
+    everything, sample = read(1.0), read(0.3)
+    assert [everything[row] for row in range(400)] == [f"{piece.name} {i}" for piece in pieces for i in range(200)]
+    rows = pa.array(sorted(everything))
+    kept = history_rule("hits", 3).keep([pa.array([3] * len(rows), pa.int64()), rows], 0.3)
+    assert sample == {row: everything[row] for row, is_kept in zip(rows.to_pylist(), kept, strict=True) if is_kept}
 
 
 def test_a_sample_is_taken_for_nothing_once_when_there_is_room(tmp_path: Path) -> None:
@@ -187,3 +219,40 @@ def test_what_is_taken_back_leaves_the_state_of_no_record() -> None:
     assert back["n__terms__kept"].to_pylist() == [-2]
     values, errors = scale_answers(back, fragment.aggregates[0], 0.05, 1.0)
     assert (values.to_pylist(), errors.tolist()) == ([0], [0.0]), "its sample is still on its way: nothing is scaled"
+
+
+def test_what_is_owed_of_a_file_that_is_gone_is_given_up_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without Spark: the journal hears that the batch is given up, and nothing is read or repaired of it."""
+    (tmp_path / "a.json").write_text("1\n2\n")
+    watched = WatchedFolder(tmp_path)
+    pieces = FolderWatch("hits", watched).look(KnownFiles(), StreamTimes(0, 0, None)).pieces
+    numbered = number_lines(watched, pieces, False)
+    assert numbered is not None
+    debts = ShedDebts()
+    list(debts.add(BatchShed("hits", 7, (), (0, numbered.records), None, numbered.place)))
+
+    def reread(rows: BatchRows, wanted: Any) -> Any:
+        find_parts(watched, rows.place)
+        raise AssertionError("it was to be refused")
+
+    stream = SimpleNamespace(name="hits", event_time="ts")
+    shedding = SimpleNamespace(has_room=lambda: True)
+    opened = SimpleNamespace(reread_rows=reread, files=None)
+    state: Any = SimpleNamespace(stream=stream, shedding=shedding, opened=opened, own_plans=[], is_finished=False)
+    submitted: list[Any] = []
+    repairs = ShedRepairs(
+        cast("Any", SimpleNamespace(folder=tmp_path, site="a")),
+        cast("Any", None),
+        lambda: debts,
+        lambda: [state],
+        list,
+        list,
+        submitted.extend,
+        threading.Event(),
+    )
+    (tmp_path / "a.json").unlink()
+    assert repairs.repair_next()
+    assert submitted == [BatchGivenUp("hits", 7)]
+    assert f"what is owed of batch 7 of hits is given up: the file {tmp_path / 'a.json'} is gone" in caplog.text

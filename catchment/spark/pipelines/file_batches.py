@@ -86,7 +86,7 @@ class FileBatches:
     def _remove_read(self) -> None:
         """Remove the site's own files that were read, unless records of the stream are still to be read again."""
         known = self.core.files.of(self._stream)
-        if self.core.debts.of(self._stream):
+        if not all(debt.is_in_history for debt in self.core.debts.of(self._stream)):
             return
         for name in known.files.keys() - known.gone.keys():
             remove_file(Path(self.source.watched.place(name)))

@@ -233,7 +233,9 @@ class BatchReducer:
         """Return what follows from a micro-batch; where the stream sheds, a sample of it is read in its place."""
         is_small = 0 < state.last_rows < SMALL_BATCH_ROWS
         records = batch.coalesce(1) if is_small else batch
-        sample = None if state.shedding is None else state.shedding.begin_batch(number, not state.guarded_plans)
+        sample = None
+        if state.shedding is not None:
+            sample = state.shedding.begin_batch(number, state.pieces, may_defer=not state.guarded_plans)
         if state.shedding is not None and sample is not None:
             return self._reduce_source_sample(state, state.shedding, sample)
         if state.shedding is not None or self.copies_history(state.stream):

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from catchment.aggregates import partials
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reports.role_files import forget_repair_requests, requested_repairs
+from catchment.files.numbered_lines import FileGoneError
 from catchment.log_fields import about
 from catchment.query.fragment import SLICE_COLUMN, Fragment
 from catchment.records.kafka_errors import DELETED
@@ -102,18 +103,24 @@ class ShedRepairs:
             return False
         try:
             rows = self._whole_batch(state, found.debt)
+        except FileGoneError as gone:
+            return self._give_up(found, gone.message)
         except PySparkException as failure:
             if DELETED not in str(failure):
                 raise
-            stream = state.stream.name
-            of = about(site=self.reducer.site, stream=stream)
-            _log.warning("what is owed of %s is given up: %s", stream, reason_of(str(failure)), extra=of)
-            self.submit([BatchGivenUp(state.stream.name, found.debt.batch)])
-            return True
+            return self._give_up(found, reason_of(str(failure)))
         try:
             self.submit(self._repair(found, rows))
         finally:
             rows.unpersist()
+        return True
+
+    def _give_up(self, found: NextRepair, reason: str) -> bool:
+        """Journal that the source no longer has the records of a batch: what lacks them is never called exact."""
+        stream = found.state.stream.name
+        of = about(site=self.reducer.site, stream=stream)
+        _log.warning("what is owed of batch %d of %s is given up: %s", found.debt.batch, stream, reason, extra=of)
+        self.submit([BatchGivenUp(stream, found.debt.batch)])
         return True
 
     def _repair(self, found: NextRepair, rows: DataFrame) -> list[Event]:
@@ -178,6 +185,11 @@ class ShedRepairs:
         observation, rows = observe_good_records(records, stream.event_time)
         rows.persist()
         rows.count()
+        try:
+            _check_files(state, debt)
+        except BaseException:
+            rows.unpersist()
+            raise
         stats = stats_of(observation)
         found = (
             None
@@ -196,6 +208,13 @@ class ShedRepairs:
         if stats.bad:
             self.reducer.write_quarantine(stream, records.drop(ROW), debt.batch)
         return rows
+
+
+def _check_files(state: StreamState, debt: ShedDebt) -> None:
+    """Refuse files that were removed or written to while they were read again."""
+    source = source_of(debt)
+    if state.opened.files is not None and source is not None:
+        state.opened.files.check(source)
 
 
 def _reread_whole(state: StreamState, debt: ShedDebt) -> DataFrame:

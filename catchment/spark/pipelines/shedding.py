@@ -1,10 +1,10 @@
 """Shedding at one stream of a site: what a micro-batch costs, how it is sampled, and what is then owed.
 
 `LoadMonitor` decides; this is the Spark side. A stream whose records can be read again (a replayed log, a topic of
-Kafka) is sampled in the tasks that read it, and its history waits until the batch is repaired; any other stream is
-written to history first and sampled from there, and so is one that slack controllers watch: they observe every record,
-before sampling. The
-sampling rule is the same. What was decided is journalled with the partials that follow from it: a batch that Spark
+Kafka, lines of files) is sampled in the tasks that read it, and its history waits until the batch is repaired; any
+other stream is written to history first and sampled from there, and so is one that slack controllers watch: they
+observe every record, before sampling. The sampling rule is the same. What was decided is journalled with the partials
+that follow from it: a batch that Spark
 replays is decided again, a batch in the journal never again.
 """
 
@@ -22,6 +22,7 @@ from catchment.aggregates.partials import group_codes
 from catchment.aggregates.shed_terms import terms_in
 from catchment.arrays import Floats
 from catchment.deploy.fragment_plan import FragmentPlan
+from catchment.files.watch import FilePiece
 from catchment.query.fragment import Fragment
 from catchment.query.sql.view_options import NEVER
 from catchment.shedding.conditions import condition_of, read_requests
@@ -131,6 +132,7 @@ class StreamShedding:
     _rows_end: int = field(default=0, init=False)  # end of the source rows of the newest batch
     _is_warm: bool = field(default=False, init=False)
     _defers: bool = field(default=False, init=False)  # whether history of the batch that is read may wait
+    _numbering_s: float = field(default=0.0, init=False)  # that it took to find the records of this batch
 
     def has_room(self) -> bool:
         """Return whether repairs may run beside the stream: it is calm, or has had nothing to do for a while."""
@@ -163,20 +165,32 @@ class StreamShedding:
 
     # --- deciding -----------------------------------------------------------------------------------------
 
-    def begin_batch(self, number: int, may_defer: bool = True) -> BatchSample | None:
+    def begin_batch(self, number: int, pieces: Sequence[FilePiece] = (), may_defer: bool = True) -> BatchSample | None:
         """Begin a micro-batch; return how it is sampled, if its rows are known beforehand and it must be shed.
 
-        Where some fragment needs all records, history is not deferred.
+        `pieces` are those of files that it has. Where some fragment needs all records, history is not deferred.
         """
         self.timer.begin()
-        self._defers = self.monitor.deferrable and may_defer
-        rows = self.opened.batch_rows(self.checkpoint, number) if self._defers else None
+        began = time.monotonic()
+        rows = self._find_rows(number, pieces) if self.monitor.deferrable and may_defer else None
+        self._defers = rows is not None
+        self._numbering_s = time.monotonic() - began
         if rows is None:
             return None
         if not rows.place:
             self._rows_end = rows.end
         decision = self._decide(rows.end - rows.start, rows.end)
-        return None if decision is None else BatchSample(decision, number, rows)
+        if decision is None:
+            self.record_history_time(self._numbering_s)
+            return None
+        return BatchSample(decision, number, rows)
+
+    def _find_rows(self, number: int, pieces: Sequence[FilePiece]) -> BatchRows | None:
+        """Return which records of the source a batch has; of files that takes a pass over their lines."""
+        if self.opened.files is not None:
+            is_decided = self.is_paced and self.timer.interval_s is not None  # else nothing is shed
+            return self.opened.files.number_rows(number, pieces) if is_decided else None
+        return self.opened.batch_rows(self.checkpoint, number)
 
     def sample_history(self, number: int, rows: int) -> BatchSample | None:
         """Return how a batch of this many rows is sampled that is in history, if it must be shed."""
@@ -230,8 +244,9 @@ class StreamShedding:
         spent_s |= {f.name: reduced.seconds for f, reduced in zip(fragments, found, strict=True)}
         shared_s = time.monotonic() - began - sum(reduced.seconds for reduced in found)
         if sample is not None and sample.is_deferred:
-            spent_s[FILTER] = self.opened.filter_cpu_s() - filter_began_s
-            spent_s[PREPARE] = max(shared_s - spent_s[FILTER], 0.0)
+            filter_s = self.opened.filter_cpu_s() - filter_began_s
+            spent_s[FILTER] = filter_s + self._numbering_s
+            spent_s[PREPARE] = max(shared_s - filter_s, 0.0)
         else:
             spent_s[HISTORY] = spent_s.get(HISTORY, 0.0) + max(shared_s, 0.0)
         return found

@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, SparkSession
 
 from catchment.files.folder import WatchedFolder
 from catchment.files.lines import read_lines
+from catchment.files.numbered_lines import find_parts, number_lines
 from catchment.files.objects import ObjectFolder, copy_objects
 from catchment.files.watch import FilePiece
+from catchment.shedding.reader_filter import ROW, ReadRequest
+from catchment.spark.sources.file_reread import LinePartReader
+from catchment.spark.sources.reread import BatchRows, reread_rows
 
 _GLOB = re.compile(r"([\\{}\[\]*?])")  # what Hadoop takes for a pattern in a path
 _LINES = pa.schema([("value", pa.string())])
@@ -36,7 +41,7 @@ class FileSource:
 
     spark: SparkSession
     watched: WatchedFolder | ObjectFolder
-    parse: Callable[[DataFrame], DataFrame]
+    parse: Callable[..., DataFrame]  # of lines or rows; `carried` names columns that stay as they are
     parquet: str | None = None
     growing: bool = False
     header: tuple[str, ...] = ()
@@ -44,6 +49,32 @@ class FileSource:
     copies: Path = Path()
     free_bytes: int = 0
     list_every_s: float = 0.0
+    has_header: bool = False  # whether each file begins with a line of names
+
+    @property
+    def can_be_numbered(self) -> bool:
+        """Whether its records are lines of files on disk, of which a sample can be read by numbers."""
+        return self.parquet is None and isinstance(self.watched, WatchedFolder)
+
+    def number_rows(self, batch: int, pieces: Sequence[FilePiece]) -> BatchRows | None:
+        """Return the lines of some pieces as the records of a batch, counted within it; None if they cannot be."""
+        if not isinstance(self.watched, WatchedFolder):
+            return None
+        numbered = number_lines(self.watched, pieces, self.has_header)
+        return None if numbered is None else BatchRows(batch, 0, numbered.records, numbered.place)
+
+    def check(self, rows: BatchRows) -> None:
+        """Refuse files of a batch that are gone, or have other content than when they were read."""
+        assert isinstance(self.watched, WatchedFolder)
+        find_parts(self.watched, rows.place)
+
+    def reread(
+        self, stream: str, filter_cpu_s: Accumulator[float], rows: BatchRows, wanted: Sequence[ReadRequest]
+    ) -> DataFrame:
+        """Return the records of a batch that are wanted, with their numbers (`ROW`)."""
+        assert isinstance(self.watched, WatchedFolder)
+        reader = LinePartReader(find_parts(self.watched, rows.place), rows.batch, stream, tuple(wanted))
+        return self.parse(reread_rows(self.spark, reader, "value STRING", filter_cpu_s), carried=(ROW,))
 
     def read(self, pieces: Sequence[FilePiece]) -> DataFrame:
         """Return the records of some pieces."""

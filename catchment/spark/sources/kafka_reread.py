@@ -17,11 +17,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from catchment.arrays import Mask
 from catchment.records.topic_reader import OffsetRange
-from catchment.shedding.reader_filter import ROW, ReadRequest, is_wanted, takes_all
+from catchment.shedding.reader_filter import ROW, ReadRequest
 from catchment.spark.sources.kafka import ROWS_PER_TASK, KafkaReader, read_began
-from catchment.spark.sources.reread import BatchRows
+from catchment.spark.sources.reread import BatchRows, passes
 from catchment.spark.streaming import offset_of_batch
 
 
@@ -67,17 +66,7 @@ class TopicPartReader:
         for messages in reader.records.read_messages(partition):
             offsets = np.array([message.offset() for message in messages], dtype=np.int64)
             rows = pa.array(offsets - partition.start + partition.first_row)
-            kept = np.flatnonzero(self.passes(rows))
+            kept = np.flatnonzero(passes(self.stream, self.rows.batch, self.wanted, rows))
             if kept.size:
                 records = reader.to_arrow([messages[i] for i in kept.tolist()])
                 yield records.append_column(ROW, rows.take(pa.array(kept)))
-
-    def passes(self, rows: pa.Array) -> Mask:
-        """Return which records are wanted, by their numbers."""
-        if takes_all(self.wanted):
-            return np.ones(len(rows), dtype=np.bool_)
-        from catchment.shedding.places import history_rule  # workers start often: only those that sample load it
-
-        batch = pa.repeat(pa.scalar(self.rows.batch, pa.int64()), len(rows))
-        places = history_rule(self.stream, self.rows.batch).places([batch, rows])
-        return is_wanted(self.wanted, pa.RecordBatch.from_arrays([rows], [ROW]), places)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, SparkSession
 
+from catchment.arrays import Mask
 from catchment.replay.spool import read_rows
 from catchment.shedding.reader_filter import ROW, ReadRequest, is_wanted, takes_all
 from catchment.spark.sources.replay import ROWS_PER_PARTITION, RowRange
@@ -91,6 +92,16 @@ class RangeReader:
 
         places = source_rule(self.stream).places([numbered.column(ROW)])
         return numbered.filter(pa.array(is_wanted(self.wanted, numbered, places)))
+
+
+def passes(stream: str, batch: int, wanted: Sequence[ReadRequest], rows: pa.Array) -> Mask:
+    """Return which records of a batch are wanted, by their numbers within it alone."""
+    if takes_all(wanted):
+        return np.ones(len(rows), dtype=np.bool_)
+    from catchment.shedding.places import history_rule  # workers start often: only those that sample load it
+
+    places = history_rule(stream, batch).places([pa.repeat(pa.scalar(batch, pa.int64()), len(rows)), rows])
+    return is_wanted(wanted, pa.RecordBatch.from_arrays([rows], [ROW]), places)
 
 
 def reread_rows(spark: SparkSession, reader: PartReader, columns: str, filter_cpu_s: Accumulator[float]) -> DataFrame:

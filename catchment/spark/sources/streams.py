@@ -102,7 +102,7 @@ def open_stream(
     try:
         if isinstance(connector, ReplayConnector):
             return _open_replay(spark, stream, connector, path, spools / f"{stream.name}.arrow", jump_us)
-        return OpenedStream(None, files=_open_files(spark, stream, connector, path))
+        return _opened_files(spark, stream, _open_files(spark, stream, connector, path))
     except EngineError as error:
         raise EngineError(error.message, where=stream.where, hint=error.hint) from error
 
@@ -212,6 +212,20 @@ def _check_event_time(records: DataFrame, stream: Stream, carried: tuple[str, ..
     return records.select(*columns, *carried, raw.alias(RAW), problem.alias(PROBLEM))
 
 
+def _opened_files(spark: SparkSession, stream: Stream, source: FileSource) -> OpenedStream:
+    """Return a stream of files; a sample of its lines can be read first, unless each says how far its source is."""
+    if not source.can_be_numbered or stream.progress_column is not None:
+        return OpenedStream(None, files=source)
+    filter_cpu_s = spark.sparkContext.accumulator(0.0)
+    cores = spark.sparkContext.defaultParallelism
+    return OpenedStream(
+        None,
+        reread_rows=partial(source.reread, stream.name, filter_cpu_s),
+        filter_cpu_s=lambda: float(filter_cpu_s.value) / cores,
+        files=source,
+    )
+
+
 def _open_files(spark: SparkSession, stream: Stream, files: FilesConnector, path: Path) -> FileSource:
     return _file_source(spark, stream, files, WatchedFolder.of(path), lambda: _header(path, stream, files))
 
@@ -251,6 +265,7 @@ def _file_source(
         growing=files.growing,
         header=tuple(header),
         removed_when_read=files.removed_when_read,
+        has_header=files.format == "csv" and files.header,
     )
 
 

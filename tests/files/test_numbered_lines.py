@@ -1,0 +1,84 @@
+"""Lines of files that are numbered within a batch: each has one number, and is found again by it.
+
+Catches: lines that are lost, doubled or numbered twice at the ends of parts, files that are read again though they are
+others. Cannot catch: what Spark makes of the lines; `tests/e2e/test_shedding.py` does.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from catchment.files import numbered_lines
+from catchment.files.folder import WatchedFolder
+from catchment.files.lines import read_lines
+from catchment.files.numbered_lines import FileGoneError, find_parts, number_lines, read_part
+from catchment.files.watch import FilePiece, FolderWatch
+from catchment.site.known_files import KnownFiles, StreamTimes
+from tests.worlds.tiers import examples
+
+TIMES = StreamTimes(0, 0, None)
+
+
+def pieces_of(folder: Path) -> tuple[FilePiece, ...]:
+    return FolderWatch("s", WatchedFolder(folder)).look(KnownFiles(), TIMES).pieces
+
+
+texts = st.lists(st.sampled_from(["", " ", "a", "{}", "é,1", "long " * 9]), min_size=1, max_size=30)
+
+
+@settings(max_examples=examples(100))
+@given(
+    files=st.lists(st.tuples(texts, st.sampled_from(["\n", "\r\n"]), st.booleans()), min_size=1, max_size=4),
+    part_bytes=st.integers(1, 60),
+    has_header=st.booleans(),
+)
+def test_every_line_has_one_number_however_files_are_cut(
+    files: list[tuple[list[str], str, bool]], part_bytes: int, has_header: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        patch.setattr(numbered_lines, "PART_BYTES", part_bytes)
+        for number, (lines, end, is_ended) in enumerate(files):
+            (folder / f"{number}.csv").write_bytes((end.join(lines) + (end if is_ended else "")).encode())
+        pieces = pieces_of(folder)
+        whole = [line for piece in pieces for line in read_lines(piece.path, piece.start, piece.end)]
+        records = sum(bool(line.strip(" ")) for line in whole) - has_header * len(pieces)
+        numbered = number_lines(WatchedFolder(folder), pieces, has_header)
+        if numbered is None:
+            assert records <= 0
+            return
+        assert numbered.records == records
+        found = {
+            part.first_line + i: line.decode()
+            for part in find_parts(WatchedFolder(folder), numbered.place)
+            for i, line in enumerate(read_part(part))
+        }
+        assert [found[i] for i in range(len(whole))] == whole
+        assert len(found) == len(whole)
+
+
+def test_a_file_is_found_under_another_name_and_one_that_is_gone_or_changed_is_refused_by_name(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.json").write_text(f"{name}1\n{name}2\n")
+    watched = WatchedFolder(tmp_path)
+    numbered = number_lines(watched, pieces_of(tmp_path), False)
+    assert numbered is not None
+    (tmp_path / "b.json").rename(tmp_path / "b.json.1")
+    lines = [line for part in find_parts(watched, numbered.place) for line in read_part(part)]
+    assert sorted(lines) == [b"a1", b"a2", b"b1", b"b2", b"c1", b"c2"]
+    (tmp_path / "a.json").write_text("a1\nA2\n")
+    with pytest.raises(OSError, match=r"a\.json has other content than when its first 6 bytes were read"):
+        find_parts(watched, numbered.place)
+    (tmp_path / "a.json").unlink()
+    with pytest.raises(FileGoneError, match=r"a\.json is gone"):
+        find_parts(watched, numbered.place)
+
+
+def test_files_that_are_compressed_are_not_numbered(tmp_path: Path) -> None:
+    (tmp_path / "a.json.gz").write_bytes(b"x")
+    assert number_lines(WatchedFolder(tmp_path), pieces_of(tmp_path), False) is None
