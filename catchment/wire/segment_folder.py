@@ -68,11 +68,14 @@ class SegmentFolder:
         """List the numbers of the segments that were set aside."""
         return sorted(int(file.name.split(".")[0]) for file in self.path.glob(f"*{SEGMENT_SUFFIX}{DAMAGED_SUFFIX}"))
 
-    def remove_damaged(self) -> None:
-        """Remove the segments that were set aside."""
+    def clear(self) -> None:
+        """Remove every segment, also those that were set aside; none is back after a power cut."""
         for number in self.find_damaged():
             file = self.file(number)
             remove_file(file.with_name(file.name + DAMAGED_SUFFIX))
+        for number in self.find_numbers():
+            self.remove(number)
+        sync_folder(self.path)
 
     def write(self, number: int, segment: EncodedSegment) -> None:
         """Store a segment; it is durable when this returns."""

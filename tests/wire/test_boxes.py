@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,8 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import StorageError, WireError
+from catchment.storage.disk import use_disk
+from catchment.storage.files import read_record
 from catchment.storage.free_space import CHECK_EVERY_US, FreeSpace
 from catchment.storage.numbers import NumberSet
+from catchment.testing.simulated.disk import DiskFault, Killed, SimulatedDisk
 from catchment.timeline import ManualClock
 from catchment.wire.frames.codec import decode_segment, encode_segment
 from catchment.wire.frames.limits import WireLimits
@@ -27,7 +32,7 @@ from catchment.wire.receiving.inbox import Inbox
 from catchment.wire.receiving.refusals import LOG_EVERY_US, MAX_ORIGINS, OTHERS, Refusals
 from catchment.wire.segment_folder import DAMAGED_SUFFIX, SEGMENT_SUFFIX
 from catchment.wire.sending import outbox as outbox_module
-from catchment.wire.sending.outbox import Outbox
+from catchment.wire.sending.outbox import STATE_FILE, Outbox
 from catchment.wire.sending.uplink import Introduction, RefusedError
 from tests.worlds.tiers import examples
 from tests.worlds.wire_messages import some_messages
@@ -500,3 +505,42 @@ def test_a_renewed_outbox_forgets_what_it_held_and_numbers_from_zero_under_anoth
     assert [p.sequence for p in again.pending()] == [0]
     assert again.read(0) == new
     assert len(list((tmp_path / "out").glob(f"*{SEGMENT_SUFFIX}"))) == 1
+
+
+@pytest.mark.parametrize("calls", range(12))
+def test_an_outbox_whose_renewal_is_interrupted_takes_no_damaged_segment_for_one_of_its_new_life(
+    tmp_path: Path, calls: int
+) -> None:
+    outbox = make_outbox(tmp_path)
+    for sequence in range(3):
+        outbox.append(sequence, some_messages(sequence))
+    del outbox
+    damage(tmp_path / "out" / f"{1:020d}{SEGMENT_SUFFIX}")
+    with pytest.raises(WireError, match="set aside"):
+        make_outbox(tmp_path)
+    outbox = make_outbox(tmp_path)  # it knows that 1 was there, and is to be stored again
+    outbox.append(1, some_messages(1))
+    damage(tmp_path / "out" / f"{2:020d}{SEGMENT_SUFFIX}")  # and nobody has noticed this one
+    disk = SimulatedDisk(random.Random(0))
+    disk.plan_fault(tmp_path, calls, DiskFault.KILL)
+    with use_disk(disk), suppress(Killed):
+        outbox.renew(life=1, first=3)
+    del outbox
+    again = make_outbox(tmp_path) if (life := stored_life(tmp_path)) else None
+    if again is None:
+        assert calls < 5, "the new life begins with its first file"
+        return
+    assert (life, again.life, again.enacted, again.is_empty, again.missing()) == (1, 1, 3, True, [])
+    assert not list((tmp_path / "out").glob(f"*{SEGMENT_SUFFIX}*"))
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def stored_life(folder: Path) -> int:
+    state = read_record(folder / "out" / STATE_FILE)
+    assert state is not None
+    return int(state["life"])

@@ -13,7 +13,9 @@ Every number has one version of frames (`versions.py`), in which its segment is 
 both ends compare checksums, so what has the same content must have the same bytes.
 
 A folder may begin a new life (`renew`): what it has not sent is forgotten, because all of it is computed again, and
-numbers begin at 0 under another epoch. `first` is the number of the journal that is 0 in this life.
+numbers begin at 0 under another epoch. `first` is the number of the journal that is 0 in this life. Until the files of
+the former life are gone the state file says so, and a start goes on removing them: the number of one that is damaged,
+whose epoch nobody can read, would be taken for one of this life.
 
 A start does not read a large backlog whole: of each file the header, and its checksum for the chain (`chain.py`). Up to
 `CHECKED_AT_START_BYTES` of files are checked whole; any other when it is sent.
@@ -82,7 +84,8 @@ class _LinkState:
 
     `incarnation` is new at every start, so that two processes with copies of one folder can be told apart; `former` are
     those of the last processes that had this folder, whose messages may still be under way. `ended` are epochs that
-    this folder had in former lives: files of theirs may be left over.
+    this folder had in former lives: files of theirs may be left over. While `is_clearing`, all segments that are there
+    are of former lives.
     """
 
     def __init__(self, path: Path, origin: str, destination: str, life: int) -> None:
@@ -96,16 +99,18 @@ class _LinkState:
         self.life = life
         self.first = 0
         self.ended: tuple[str, ...] = ()
+        self.is_clearing = False
         self.versions = VersionsByNumber()
 
     def begin_life(self, life: int, first: int) -> None:
-        """Begin anew, durably: with no segments, under another epoch."""
+        """Begin anew, durably, under another epoch; the segments that are there are to be removed."""
         self.ended = (*self.ended, self.epoch)[-MAX_ENDED:]
         self.epoch = make_epoch(life)
         self.acked = NumberSet()
         self.chain = SegmentChain()
         self.life = life
         self.first = first
+        self.is_clearing = True
         self.versions = VersionsByNumber()
         self.save()
 
@@ -130,6 +135,7 @@ class _LinkState:
         self.life = state.get("life", 0)
         self.first = state.get("first", 0)
         self.ended = tuple(state.get("ended", ()))
+        self.is_clearing = state.get("clearing", False)
         self.former = (*state.get("former", ()), *([state["incarnation"]] if "incarnation" in state else []))[
             -MAX_FORMER:
         ]
@@ -152,6 +158,7 @@ class _LinkState:
             "life": self.life,
             "first": self.first,
             "ended": list(self.ended),
+            "clearing": self.is_clearing,
             "versions": self.versions.to_record(self.acked.lowest_missing),
         }
         write_record(self._path, {**self._link, **state})
@@ -233,12 +240,16 @@ class Outbox:
         """
         with self._lock:
             self._state.begin_life(life, first)
-            for sequence in self._numbers:
-                self._segments.remove(sequence)
-            self._segments.remove_damaged()
+            self._clear()
             self._pending.clear()
             self._numbers.clear()
             self._next = 0
+
+    def _clear(self) -> None:
+        """Remove what a former life has left."""
+        self._segments.clear()
+        self._state.is_clearing = False
+        self._state.save()
 
     @property
     def next_sequence(self) -> int:
@@ -401,6 +412,8 @@ class Outbox:
             if self._segments.find_numbers():
                 raise self._error(f"there are segments but no {STATE_FILE}", "restore the whole folder from a copy")
             self._state.save()
+        if self._state.is_clearing:
+            self._clear()
         self._next = max([self._state.acked.end, *(number + 1 for number in self._segments.find_damaged())])
         for sequence in self._segments.find_numbers():
             if sequence in self._state.acked:
