@@ -230,6 +230,26 @@ def test_what_comes_in_one_batch_with_what_a_final_answer_has_is_counted_as_not_
     assert query.windows.state.unmerged_of_sites == {"a": 1}
 
 
+def test_partials_of_several_slices_of_a_shared_fragment_are_not_registered_if_a_final_answer_has_some() -> None:
+    query = stand_for_good()
+    sent = lifted(QUERY.fragment, [(1, "b", 1)] * 3 + [(7, "a", 1)] * 2)
+    query.windows.merge(sent.partials, (("b", 0, 3), ("a", 5, 2)), query.now_us)  # counted by slices of 5 us
+    query.settle()
+    assert not query.expired, "the answer has the records of a"
+    assert query.windows.state.unmerged_of_sites == {"b": 3}
+    query.send("b", 1)
+    assert [e.rows.to_pylist()[0]["n__count"] for e in query.expired] == [1], "what comes now is in no answer"
+
+
+def test_partials_whose_records_are_counted_in_a_later_slice_of_a_shared_fragment_are_registered_as_too_late() -> None:
+    query = stand_for_good()
+    sent = lifted(QUERY.fragment, [(7, "b", 1)] * 3)
+    query.windows.merge(sent.partials, (("b", 5, 3),), query.now_us)
+    query.settle()
+    assert [e.rows.to_pylist()[0]["n__count"] for e in query.expired] == [3]
+    assert query.windows.state.unmerged_of_sites == {"b": 3}
+
+
 def test_a_former_answer_that_stands_because_nothing_came_again_in_time_says_so_and_names_what_it_lacks() -> None:
     query = RenewedQuery()
     query.windows.outstanding.add_shed("a", Shed(QUERY.fragment.name, 0, 0.5, ((0, 2),)))

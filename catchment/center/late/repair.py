@@ -27,7 +27,7 @@ from catchment.center.windows.renewed import FORMER_STANDS, RenewedWindows
 from catchment.center.windows.state import WindowsState
 from catchment.errors import AggregateError
 from catchment.query.fragment import SLICE_COLUMN
-from catchment.timeline import END_OF_TIME_US, Window
+from catchment.timeline import END_OF_TIME_US, Slicing, Window
 
 LEFT_OUT = "late records were registered, not merged"  # the reason of a revision
 RENEWED_TABLES = 16  # tables of partials that are held for a window before they are merged
@@ -55,23 +55,28 @@ class LateRepair:
         self._closer = closer
         self._overflowed = overflowed
         self._renewed = renewed
+        self._slicing = Slicing.of([query.window])
 
     # --- registering ------------------------------------------------------------------------------------------
 
     def find_taking(self, slices_us: Iterable[int], records: RecordCounts) -> dict[int, list[Window]]:
         """Return the closed windows that take in what has come, by slice.
 
-        A window whose former answer stands does so only if it has nothing of it.
+        A window whose former answer stands does so only if it has nothing of it. Records are counted by the slices of
+        the fragment, which may be finer than the query's own, in which partials come: one partial may have records of
+        several of them.
         """
-        senders: dict[int, set[str]] = {slice_us: set() for slice_us in slices_us}
+        own_us = {slice_us: self._slicing.start_of(slice_us) for slice_us in (*slices_us, *(r[1] for r in records))}
+        senders: dict[int, set[str]] = {slice_us: set() for slice_us in own_us.values()}
         for site, slice_us, _ in records:
-            senders.setdefault(slice_us, set()).add(site)
-        return {
+            senders[own_us[slice_us]].add(site)
+        taking = {
             slice_us: [
                 w for w in self._open.closed_windows_of(slice_us) if not self._renewed.repeats(w.start_us, sites)
             ]
             for slice_us, sites in senders.items()
         }
+        return {slice_us: taking[start_us] for slice_us, start_us in own_us.items()}
 
     def add(self, slice_us: int, rows: pa.Table, windows: Sequence[Window], now_us: int) -> None:
         """Register partials of a slice for the closed windows that take them in."""
