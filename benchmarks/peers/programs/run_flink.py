@@ -75,7 +75,13 @@ def write_answers(path: str) -> None:
     """Let Flink write the answers itself: to collect millions of rows in Python takes minutes."""
     folder = f"{path}.parts"
     writing = open_environment()
-    writing.get_config().set("execution.checkpointing.interval", "2 s")  # a stream of files is whole at a checkpoint
+    checkpoints = {
+        "execution.checkpointing.interval": "10 s",  # a stream of files is whole at a checkpoint
+        "execution.checkpointing.storage": "filesystem",  # in memory it takes 5 MB; with more, the job starts over
+        "execution.checkpointing.dir": f"file://{path}.checkpoints",
+    }
+    for key, value in checkpoints.items():
+        writing.get_config().set(key, value)
     writing.execute_sql(
         "CREATE TABLE answers (w TIMESTAMP(3), k BIGINT, n BIGINT, total DOUBLE) "
         f"WITH ('connector' = 'filesystem', 'path' = 'file://{folder}', {FORMATS['parquet']})"
