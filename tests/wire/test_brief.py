@@ -88,6 +88,22 @@ def test_a_small_frame_cannot_stand_for_a_huge_one() -> None:
     assert len(asked) == 10
 
 
+@pytest.mark.parametrize(
+    ("kind", "size"), [(brief_module._KEPT, 0), (brief_module._KEPT, 63), (brief_module._NAMED, 63)]
+)
+def test_tables_that_are_too_small_to_be_named_are_refused(kind: int, size: int) -> None:
+    content = bytes(brief_module.NAME_BYTES if kind == brief_module._NAMED else size)
+    with pytest.raises(WireError, match="smaller than the 64 bytes"):
+        read_brief(brief_module.MAGIC + brief_module._head(kind, size) + content, lambda name: bytes(size), 1000)
+
+
+@pytest.mark.parametrize("content", [b"", b"x"])
+def test_a_frame_that_is_cut_into_crumbs_is_refused(content: bytes) -> None:
+    crumb = brief_module._head(brief_module._PLAIN, len(content)) + content
+    with pytest.raises(WireError, match="is not one piece"):
+        read_brief(brief_module.MAGIC + crumb * 2, lambda name: None, 1000)
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_frame_or_refused(noise: bytes) -> None:
     try:
@@ -144,6 +160,39 @@ def test_what_an_inbox_refuses_is_not_remembered_and_the_oldest_is_forgotten(tmp
             remembered.append(recent.accept(inbox, named, peer="eu"))
     assert 0 not in remembered
     assert remembered[-1] == 5
+
+
+def test_a_peer_pays_for_what_its_brief_frames_stand_for(tmp_path: Path) -> None:
+    encoded = encode_segment(Segment("eu", "life", 0, tuple(messages(0, "visits"))))
+    tables = name_tables(encoded.data, [e.packed_bytes for e in encoded.header.packed()])
+    inbox = Inbox(tmp_path / "in")
+    asked: list[tuple[str, int]] = []
+
+    def may_take(peer: str, size_bytes: int) -> bool:
+        asked.append((peer, size_bytes))
+        return len(asked) < 2
+
+    recent = RecentTables(may_take=may_take)
+    whole, named = (write_brief(encoded.data, tables, there) for there in ((), {t.name for t in tables}))
+    assert recent.accept(inbox, whole, peer="eu") == 0
+    assert asked == [], "all of it was sent, and is paid for"
+    assert recent.accept(inbox, named, peer="eu") == 0
+    assert asked == [("eu", len(encoded.data) - len(named))]
+    with pytest.raises(RefusedError) as refused:
+        recent.accept(inbox, named, peer="eu")
+    assert refused.value.reason == "too_fast"
+
+
+def test_small_tables_take_their_part_of_what_is_remembered(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path / "in")
+    recent = RecentTables(max_bytes=10_000)
+    for number in range(50):
+        encoded = encode_segment(Segment("eu", "life", number, tuple(messages(number, "visits"))))
+        crumbs = tuple(
+            brief_module.NamedTable(b"", start, start + 64) for start in range(0, len(encoded.data) - 64, 64)
+        )
+        assert recent.accept(inbox, write_brief(encoded.data, crumbs, ()), peer="eu") == number
+    assert len(recent._tables) <= 10_000 / (64 + 200), "what is around a table is counted too"
 
 
 # ---- who sends what

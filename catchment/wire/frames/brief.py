@@ -108,17 +108,29 @@ def _find_table(name: bytes, size: int, find: Callable[[bytes], bytes | None]) -
 def _split(data: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Yield kind, size and content of each piece; the content of a named one is its name."""
     place = len(MAGIC)
+    before: int | None = None  # the kind of the last piece
     while place < len(data):
         if place + _PIECE.size > len(data):
             raise WireError("a brief frame ends within the head of a piece")
         (stated,) = _PIECE.unpack_from(data, place)
         kind, size = stated >> _KIND_SHIFT, stated & ((1 << _KIND_SHIFT) - 1)
+        _check_size(kind, size, before)
         place += _PIECE.size
         end = place + (NAME_BYTES if kind == _NAMED else size)
         if kind not in (_PLAIN, _KEPT, _NAMED) or end > len(data):
             raise WireError(f"a brief frame has a piece of kind {kind} and {size} bytes at {place} of {len(data)}")
         yield kind, size, data[place:end]
         place = end
+        before = kind
+
+
+def _check_size(kind: int, size: int, before: int | None) -> None:
+    """Refuse crumbs, which nobody writes: each would take more memory than it has bytes."""
+    if kind == _PLAIN:
+        if not size or before == _PLAIN:
+            raise WireError("what a brief frame has between two tables is not one piece")
+    elif size < MIN_NAMED_BYTES:
+        raise WireError(f"a brief frame has a table of {size} bytes, smaller than the {MIN_NAMED_BYTES} bytes of any")
 
 
 def _plain_piece(content: bytes) -> tuple[bytes, ...]:

@@ -229,7 +229,7 @@ class _Calls(grpc.GenericRpcHandler):
         self._record_inboxes = record_inboxes
         self._service_calls = threading.BoundedSemaphore(MAX_SERVICE_CALLS)
         self._quotas = PeerQuotas(inbox.limits)
-        self._recent = RecentTables()
+        self._recent = RecentTables(may_take=partial(self._quotas.take, calls=0))
 
     def service(self, details: Any) -> Any:
         """Return what handles a call, before its content is received."""

@@ -34,13 +34,16 @@ class PeerQuotas:
         self._lock = threading.Lock()
         self._peers: dict[str, _Buckets] = {}
 
-    def take(self, peer: str, size_bytes: int) -> bool:
-        """Return whether a peer may make a call of this size now; if so, its buckets have less."""
+    def take(self, peer: str, size_bytes: int, calls: int = 1) -> bool:
+        """Return whether a peer may make a call of this size now; if so, its buckets have less.
+
+        `calls` is 0 for further bytes of a call that was counted.
+        """
         with self._lock:
             buckets = self._fill(peer)
-            if buckets.calls < 1 or buckets.size_bytes < size_bytes:
+            if buckets.calls < calls or buckets.size_bytes < size_bytes:
                 return False
-            buckets.calls -= 1
+            buckets.calls -= calls
             buckets.size_bytes -= size_bytes
             return True
 

@@ -7,6 +7,7 @@ forgotten, by a restart or because of the bound, is sent again.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from catchment.errors import WireError
@@ -15,6 +16,9 @@ from catchment.wire.frames.limits import WireLimits
 from catchment.wire.sending.uplink import RefusedError
 
 MAX_BYTES = 64 * 2**20  # of remembered tables
+ENTRY_BYTES = 256  # what a remembered table takes beside its bytes, about
+
+MayTake = Callable[[str, int], bool]  # whether a peer may have so many bytes taken now
 
 
 class TakesFrames(Protocol):
@@ -28,10 +32,14 @@ class TakesFrames(Protocol):
 
 
 class RecentTables:
-    """Completes brief frames for the inboxes of a process; safe for threads."""
+    """Completes brief frames for the inboxes of a process; safe for threads.
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+    `may_take` is asked for what a brief frame stands for beyond its own bytes: an inbox has to take all of it.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES, may_take: MayTake | None = None) -> None:
         self._max_bytes = max_bytes
+        self._may_take = may_take
         self._lock = threading.Lock()
         self._tables: dict[tuple[str | None, bytes], bytes] = {}  # by sender and name, the oldest first
         self._size_bytes = 0
@@ -45,6 +53,7 @@ class RecentTables:
         if not is_brief(data):
             return inbox.accept(data, peer=peer)
         brief = self._complete(inbox, data, peer)
+        self._charge(inbox, len(brief.frame) - len(data), peer)
         number = inbox.accept(brief.frame, peer=peer)
         self._keep(brief, peer)
         return number
@@ -63,11 +72,16 @@ class RecentTables:
         except WireError as error:
             raise inbox.refuse("corrupt", error.message, origin=peer) from error
 
+    def _charge(self, inbox: TakesFrames, spared_bytes: int, peer: str | None) -> None:
+        if spared_bytes > 0 and self._may_take is not None and not self._may_take(peer or "", spared_bytes):
+            message = f"the brief frames of {peer!r} stand for more than its share; send again later"
+            raise inbox.refuse("too_fast", message, origin=peer)
+
     def _keep(self, brief: BriefFrame, peer: str | None) -> None:
         with self._lock:
             for name, table in brief.kept.items():
                 if (peer, name) not in self._tables:
                     self._tables[peer, name] = table
-                    self._size_bytes += len(table)
+                    self._size_bytes += ENTRY_BYTES + len(table)
             while self._size_bytes > self._max_bytes:
-                self._size_bytes -= len(self._tables.pop(next(iter(self._tables))))
+                self._size_bytes -= ENTRY_BYTES + len(self._tables.pop(next(iter(self._tables))))
