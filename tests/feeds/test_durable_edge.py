@@ -18,10 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import FeedError, StorageError
+from catchment.feeds.cloud import broker_queue, edge_core
 from catchment.feeds.cloud.admission import AdmissionRule, DeviceGate
 from catchment.feeds.cloud.broker_queue import SendDown
 from catchment.feeds.cloud.cloud import Cloud, FeedCloud
+from catchment.feeds.cloud.core import MessageArrived
 from catchment.feeds.cloud.edge_cloud import EdgeCloud, EdgeConfig
+from catchment.feeds.cloud.edge_core import CloudSpoke, EdgeBegun, EdgeCore
 from catchment.feeds.cloud.edges import EdgeTree
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
 from catchment.feeds.cloud.router import Router
@@ -36,6 +39,7 @@ from catchment.feeds.protocol.bus import Bus
 from catchment.feeds.protocol.codec import decode, encode
 from catchment.feeds.protocol.messages import (
     Admitted,
+    Confirmed,
     Downward,
     Hello,
     Message,
@@ -334,6 +338,43 @@ def test_who_is_refused_behind_an_edge_cloud_is_told_by_it_and_no_secret_is_writ
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"of 0" not in written
     assert b"of the north" not in written
+
+
+def test_a_hello_that_is_refused_elsewhere_leaves_a_device_where_it_is(tmp_path: Path) -> None:
+    lone = LoneCloud(tmp_path, {"0": "of 0"}.get)
+    for name in EDGES:
+        lone.hear(name, Hello(5))
+    lone.hear("north", RelayedMessage("0", Hello(7, "of 0")))
+    lone.hear("1", Hello(7))
+    assert len(lone.cloud.graph.views) == 1
+    refused = Refused(9, "the token is wrong")
+    assert lone.hear("south", RelayedMessage("0", Hello(9, "guessed"))) == [("south", RelayedMessage("0", refused))]
+    assert lone.hear("0", Hello(9, "guessed")) == [("0", refused)]
+    assert lone.cloud.controller.tree.edge_of == {"0": "north"}
+    assert len(lone.cloud.graph.views) == 1, "its views go on"
+    assert ("north", RelayedMessage("0", refused)) in lone.hear("north", RelayedMessage("0", Hello(9, "guessed")))
+    assert not lone.cloud.graph.views, "where it is attached, it has lost its right to be there"
+
+
+def test_strangers_at_an_edge_cloud_and_reports_for_a_cloud_that_is_away_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(edge_core, "MAX_STRANGERS", 20)
+    monkeypatch.setattr(broker_queue, "MAX_WAITING", 50)
+    core = EdgeCore(EdgeCloud(EdgeConfig("north")))
+    core.handle_all([EdgeBegun()], SECOND)
+    known = MessageArrived("known", encode(1, Hello(1)))
+    core.handle_all([known, CloudSpoke(encode(1, RelayedMessage("known", Admitted(1))))], SECOND)
+    for n in range(200):
+        core.handle_all([MessageArrived(f"stranger {n}", encode(1, Hello(1)))], SECOND)
+        core.handle_all([MessageArrived("known", encode(2 + n, RateReport((), SECOND)))], SECOND)
+    assert "known" in core.links.channels
+    assert len(core.links.channels) <= 21
+    assert len(core.above.messages) <= 51
+    assert core.above.dropped > 300
+    confirmed = RelayedMessage("known", Confirmed((4,), 0))
+    (sent,) = core.handle_all([MessageArrived("known", encode(500, confirmed.message))], SECOND)
+    assert decode(sent.data)[1] == confirmed, "nobody would say it again"
 
 
 def test_a_cloud_whose_edge_clouds_are_no_longer_named_says_which_devices_it_cannot_reach(tmp_path: Path) -> None:

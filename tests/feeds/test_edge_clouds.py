@@ -22,15 +22,25 @@ from catchment.feeds.cloud.edge_cloud import EdgeCloud, EdgeConfig
 from catchment.feeds.cloud.edges import EdgeTree
 from catchment.feeds.cloud.place_at_edges import place_at_edges
 from catchment.feeds.cloud.reoptimize import ReoptimizeRule
-from catchment.feeds.cloud.router import Router
+from catchment.feeds.cloud.router import Deliver, Router
 from catchment.feeds.cloud.routes import CLOUD, check_hosts, predict
-from catchment.feeds.device.device import DeviceConfig
+from catchment.feeds.device.device import DeviceConfig, SendUp
 from catchment.feeds.device.fleet import Fleet
 from catchment.feeds.language.program_form import compile_feeds
 from catchment.feeds.language.view_graph import ViewGraph
 from catchment.feeds.placement.costs import LinkCosts
 from catchment.feeds.protocol.channel import DATA
-from catchment.feeds.protocol.messages import FeedEvent, Hello, Notice, RateReport, RelayedMessage, Reset, Upward
+from catchment.feeds.protocol.messages import (
+    Admitted,
+    FeedEvent,
+    Hello,
+    Notice,
+    RateReport,
+    Refused,
+    RelayedMessage,
+    Reset,
+    Upward,
+)
 from catchment.feeds.runs.board import Board
 from catchment.feeds.runs.edge_bus import EdgeBus
 from catchment.feeds.runs.local_run import Carrier, LocalRun, carry_until_quiet
@@ -313,6 +323,23 @@ def test_a_device_is_heard_only_with_what_it_was_told_to_send(message: Upward) -
     assert edge.refused == 1
     assert list(edge.from_device("0", FeedEvent("location@0", (1,), 5, (48.0, 2.0)))) == []
     assert edge.refused == 1
+
+
+def test_a_hello_in_the_name_of_another_device_does_not_get_its_notices() -> None:
+    _, edge = told_edge()
+    assert edge.router is not None
+    (view,) = edge.router.publisher.host.installed
+    edge.told["0"].add(view)
+    notice = Notice(view, "elsewhere", (1, 1, 0), 5, (0, 1, 2.0))
+    beyond = [SendUp(RelayedMessage("0", notice))]
+    list(edge.from_device("elsewhere", Hello(7, "guessed")))
+    assert list(edge.from_device("0", notice)) == beyond, "the cloud has not admitted it here"
+    list(edge.from_cloud(RelayedMessage("elsewhere", Admitted(7)), 0))
+    assert list(edge.from_device("0", notice)) == [Deliver("elsewhere", notice)]
+    list(edge.from_cloud(RelayedMessage("elsewhere", Refused(8, "the token is wrong")), 0))
+    assert list(edge.from_device("0", notice)) == [Deliver("elsewhere", notice)], "it did not say that itself"
+    list(edge.from_cloud(RelayedMessage("elsewhere", Reset()), 0))
+    assert list(edge.from_device("0", notice)) == beyond
 
 
 def test_only_an_edge_cloud_relays_and_only_its_own_devices() -> None:

@@ -6,7 +6,8 @@ concerns one device is relayed. So events go up only as far as a view needs them
 
 Invariants: messages on each link leave in the order in which what they follow from came, which is what moves of views
 rely on. An event that came from above does not go up again. A device is heard only with feeds that it was told to
-upload, and with views that it was told to compute: the edge cloud has seen it told.
+upload, and with views that it was told to compute: the edge cloud has seen it told. It is attached when the edge cloud
+has seen it admitted: a hello in the name of another device gets none of its notices.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class EdgeCloud:
         self.boot: int | None = None  # it changes when the edge cloud has forgotten what it was told
         self.program: ProgramForm | None = None
         self.router: Router | None = None  # there is none before a program is
-        self.attached: dict[str, None] = {}  # devices that have said hello here
+        self.attached: dict[str, None] = {}  # devices that the cloud has admitted here
         self.told: dict[str, set[str]] = {}  # feeds that each device may send, and views that it computes
         self.ending: dict[int, tuple[str, str]] = {}  # token -> the device that was told to end a view
         self.refusal: str | None = None  # why the cloud does not take this edge cloud
@@ -153,9 +154,7 @@ class EdgeCloud:
         elif isinstance(message, Notice):
             yield from self._take_notice(device, message)
         elif isinstance(message, RELAYED_UP):
-            if isinstance(message, Hello):
-                self.attached[device] = None
-            elif isinstance(message, Confirmed):
+            if isinstance(message, Confirmed):
                 self._note_ended(device, message)
             yield SendUp(RelayedMessage(device, message))
         else:
@@ -225,10 +224,12 @@ class EdgeCloud:
         if isinstance(message, Reset):  # the device has left, or is to be told everything anew
             self.attached.pop(device, None)
             self.told.pop(device, None)
+        elif isinstance(message, Admitted):
+            self.attached[device] = None
         elif isinstance(message, Instructions):
             for item in message.items:
                 self._note_told(device, item)
-        elif not isinstance(message, Admitted | Refused | FeedEvent | Notice):
+        elif not isinstance(message, Refused | FeedEvent | Notice):
             self.refused += 1
             return
         yield Deliver(device, message)

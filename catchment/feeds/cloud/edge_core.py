@@ -11,12 +11,15 @@ from dataclasses import dataclass
 
 from catchment.feeds.cloud.broker_queue import BrokerQueue, SendDown
 from catchment.feeds.cloud.core import MessageArrived, MessagesTaken
-from catchment.feeds.cloud.device_channels import DeviceChannels, Numbers
+from catchment.feeds.cloud.device_channels import DeviceChannel, DeviceChannels, Numbers
 from catchment.feeds.cloud.edge_cloud import EdgeAction, EdgeCloud, EdgeState
 from catchment.feeds.cloud.routes import CLOUD
 from catchment.feeds.device.device import SendUp, boot_number
 from catchment.feeds.protocol.channel import CONTROL, ChannelSender, LinkTraffic, WireCounter, at_device, traffic_class
+from catchment.feeds.protocol.messages import Hello, Message, RateReport, RelayedMessage
 from catchment.storage.codec import stored
+
+MAX_STRANGERS = 10_000  # devices that the cloud has not admitted here, whose numbers are remembered
 
 
 @stored()
@@ -87,7 +90,7 @@ class EdgeCore:
     def _handle(self, event: EdgeEvent, now_us: int) -> Iterable[EdgeAction]:
         match event:
             case MessageArrived(device, data):
-                message = None if device == CLOUD else self.links.of(device, now_us).receives.accept(data)
+                message = None if device == CLOUD else self._link(device, now_us).receives.accept(data)
                 return () if message is None else self.edge.from_device(device, message)
             case CloudSpoke(data):
                 told = self.receives.accept(data)
@@ -108,13 +111,21 @@ class EdgeCore:
         for action in actions:
             is_up = isinstance(action, SendUp)
             place = CLOUD if isinstance(action, SendUp) else action.device
-            sender = self.sends_up if is_up else self.links.of(place, now_us).sends
+            sender = self.sends_up if is_up else self._link(place, now_us).sends
             outbox = self.above if is_up else self.sending
             data = sender.wrap(action.message)
-            if outbox.is_full and traffic_class(action.message) != CONTROL:
+            if outbox.is_full and _may_be_dropped(action.message):
                 outbox.dropped += 1
             else:
                 yield outbox.add(place, data)
+
+    def _link(self, device: str, now_us: int) -> DeviceChannel:
+        """Return the channel of a device; of those that are not attached, the oldest is forgotten at the bound."""
+        found = self.links.of(device, now_us)
+        attached = self.edge.attached
+        if len(self.links.channels) > len(attached) + MAX_STRANGERS:
+            self.links.forget(next(name for name in self.links.channels if name not in attached))
+        return found
 
     def uplink_traffic(self) -> LinkTraffic:
         """Return what crossed the link to the cloud since this process began."""
@@ -148,3 +159,12 @@ class EdgeCore:
         self.sends_up.next_number, self.receives.last_number = state.uplink
         self.sending.restore(state.outbox, state.next_number, state.dropped)
         self.above.restore(state.above, state.next_above, state.dropped_above)
+
+
+def _may_be_dropped(message: Message) -> bool:
+    """Return whether a message is data, or will be said again.
+
+    All others answer the cloud, so that what waits for one that is away is bounded.
+    """
+    said = message.message if isinstance(message, RelayedMessage) else message
+    return traffic_class(said) != CONTROL or isinstance(said, Hello | RateReport)

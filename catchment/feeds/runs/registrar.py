@@ -102,6 +102,7 @@ class Registrar:
         """Return what a device that says hello is told if it is refused; None if it is registered.
 
         One that comes to another place is registered there as a new device, after it has forgotten what it was told.
+        One that is refused at another place stays where it is: anybody may use its name there.
         """
         if device in self.tree.clouds:
             return self._refuse_edge(device, hello, edge)
@@ -118,7 +119,8 @@ class Registrar:
                 self.attached[device] = edge
             return None
         _remember(self.refused, device, now_us)
-        retired = self.retire(device) if device in self.registered else []
+        has_lost_its_right = device in self.registered and not self.has_moved(device, edge)
+        retired = self.retire(device) if has_lost_its_right else []
         return [*retired, Deliver(device, Refused(hello.boot, reason))]
 
     def _refuse_edge(self, edge: str, hello: Hello, by: str | None) -> list[Deliver] | None:
