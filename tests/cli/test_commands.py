@@ -289,6 +289,10 @@ def test_the_help_of_every_command_has_an_example_and_a_json_form(name: str, she
     assert "--json" in text
     undocumented = [p.name for p in leaves()[name].params if not getattr(p, "help", None)]
     assert undocumented == []
+    command = leaves()[name]
+    told = [command.help or "", command.epilog or "", *(getattr(p, "help", None) or "" for p in command.params)]
+    markup = [word for part in told for word in re.findall(r"\[[a-z_]+\]", part)]
+    assert markup == [], "words in brackets are taken for colours, and not shown"
 
 
 def test_the_version_is_that_of_the_package(shell: Shell) -> None:

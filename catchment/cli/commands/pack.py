@@ -11,12 +11,14 @@ from rich.console import RenderableType
 
 from catchment.cli.output import JsonFlag, emit
 
+_EPILOG = """Example: catchment pack environment.tar.gz
+
+Then set environment in the table spark of catchment.toml."""
+
 
 def register(app: typer.Typer) -> None:
     """Add this command."""
-    app.command(epilog="Example: catchment pack environment.tar.gz   |   then: [spark] environment in catchment.toml")(
-        pack
-    )
+    app.command(epilog=_EPILOG)(pack)
 
 
 def pack(

@@ -21,8 +21,8 @@ catchment feeds edge north -p my-feeds --mqtt 10.1.0.1:1883
 
 catchment feeds edge north -p my-feeds --mqtt 127.0.0.1:1883 --app north --cloud-mqtt 127.0.0.1:1883
 
-The cloud is started with catchment feeds cloud, and [edges] in feeds.toml names its edge clouds. Devices of an edge
-cloud are started with its broker, and its --app, in place of the cloud's."""
+The cloud is started with catchment feeds cloud, and feeds.toml names its edge clouds in the table edges. Devices of
+an edge cloud are started with its broker, and its --app, in place of the cloud's."""
 
 
 def register(feeds: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def register(feeds: typer.Typer) -> None:
 
 
 def edge(
-    name: Annotated[str, typer.Argument(help="The name of the edge cloud, as [edges] in feeds.toml has it.")],
+    name: Annotated[str, typer.Argument(help="The name of the edge cloud, as feeds.toml has it in the table edges.")],
     mqtt: Annotated[
         str, typer.Option("--mqtt", help="The broker of its devices: HOST:PORT, or mqtts://HOST:PORT for TLS.")
     ],

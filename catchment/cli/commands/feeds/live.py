@@ -57,7 +57,7 @@ _RETIRE_EPILOG = """Examples:
 catchment feeds retire 17 -p my-feeds
 
 The cloud does it within a second, or when it starts. A device that is retired and says hello again is registered anew,
-unless [devices] in feeds.toml no longer admits it."""
+unless the table devices of feeds.toml no longer admits it."""
 
 _DEVICES_EPILOG = """Examples:
 
@@ -105,9 +105,9 @@ def cloud(
 ) -> None:
     """Run the cloud of a live deployment: place views, route feeds and compute the cloud's views.
 
-    It starts from the program and the reference tables. Devices register themselves; [devices] in feeds.toml says which
-    are admitted. A view begins when all its devices are there. The cloud keeps its state in a folder and goes on from
-    it, however it ended.
+    It starts from the program and the reference tables. Devices register themselves; the table devices of feeds.toml
+    says which are admitted. A view begins when all its devices are there. The cloud keeps its state in a folder and
+    goes on from it, however it ended.
     """
     from catchment.feeds.cloud.retention import RetentionWatch
     from catchment.feeds.project import read_edges
