@@ -5,7 +5,8 @@ between them, evenly spread; so a digest costs the same for every large file, a 
 length with equal samples that differ elsewhere would be taken for one. In Parquet the end has the statistics and places
 of every column; in text, records that differ make the length differ, or shift what follows.
 
-Where history is a reference to files, nothing else has their records: there every byte counts (`content_of`).
+Where nothing else has the records of files, every byte counts: of those that history refers to (`content_of`), and of
+lines that a sample has left out (`numbered_lines`).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from pathlib import Path
 
 from catchment.errors import EngineError
@@ -40,4 +41,9 @@ def read_lines(path: str, start: int, end: int) -> list[str]:
         data = file.read(end - start)
     if len(data) < end - start:
         raise EngineError(f"{path} ends at byte {start + len(data)}, and {end} were there before")
-    return [line.decode("utf-8", errors="replace") for line in data.splitlines()]
+    return [line.decode("utf-8", errors="replace") for line in without_mark(data, start).splitlines()]
+
+
+def without_mark(data: bytes, start: int) -> bytes:
+    """Return what a file has from a byte on, without the byte order mark that it may begin with, as Spark reads it."""
+    return data if start else data.removeprefix(BOM_UTF8)

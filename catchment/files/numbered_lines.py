@@ -2,11 +2,13 @@
 
 A file is cut into parts at ends of lines, and each part says which number its first line has. With them goes a digest
 of what was read, so that whoever reads the lines again, later, finds the same ones: under the name that the file had,
-under another one if it was renamed, or not at all.
+under another one if it was renamed, or not at all. A file is found by a digest of samples of it; when a part is read
+every byte of it is compared, because nothing else has the records that were left out.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -15,24 +17,29 @@ from pathlib import Path
 
 from catchment.errors import EngineError
 from catchment.files.folder import WatchedFolder
-from catchment.files.watch import COMPRESSED, FilePiece
+from catchment.files.lines import without_mark
+from catchment.files.watch import COMPRESSED, FileChangedError, FilePiece
 
 PART_BYTES = 32 << 20  # of a file that are read together
 _BLANK = re.compile(rb"(?:\A|\n) *(?:\n|\Z)")
 
 
-class FileGoneError(EngineError):
+class FileGoneError(FileChangedError):
     """A file whose lines are to be read again is no longer there, under any name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinePart:
-    """Bytes [start, end) of a file, whole lines; `first_line` is the number of the first one in its batch."""
+    """Bytes [start, end) of a file, whole lines; `first_line` is the number of the first one in its batch.
+
+    `digest` is of all these bytes, as they were when they were numbered.
+    """
 
     path: str
     start: int
     end: int
     first_line: int
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ def number_lines(watched: WatchedFolder, pieces: Sequence[FilePiece], has_header
         parts = []
         for start, data in _cut(piece):
             lines, blank = _count(data)
-            parts.append([start, start + len(data), line])
+            parts.append([start, start + len(data), line, _digest(data)])
             line += lines
             records += lines - blank
         records -= has_header and piece.start == 0
@@ -70,18 +77,27 @@ def find_parts(watched: WatchedFolder, place: str) -> list[LinePart]:
     found: list[LinePart] = []
     for name, length, digest, parts in json.loads(place):
         path = watched.place(_find_name(watched, name, length, bytes.fromhex(digest)))
-        found += [LinePart(path, start, end, first_line) for start, end, first_line in parts]
+        found += [LinePart(path, *part) for part in parts]
     return found
 
 
 def read_part(part: LinePart) -> list[bytes]:
-    """Return the lines of a part."""
+    """Return the lines of a part; what is no longer as it was when they were numbered is refused."""
     with Path(part.path).open("rb") as file:
         file.seek(part.start)
         data = file.read(part.end - part.start)
     if len(data) < part.end - part.start:
         raise EngineError(f"{part.path} ends at byte {part.start + len(data)}, and {part.end} were there before")
-    return data.splitlines()
+    if _digest(data) != part.digest:
+        raise OSError(
+            f"the file {part.path} has other content in its bytes {part.start} to {part.end} than when it was read"
+        )
+    return without_mark(data, part.start).splitlines()
+
+
+def _digest(data: bytes) -> str:
+    """Return a digest of every byte: it tells changes, not forgeries."""
+    return hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
 
 def _cut(piece: FilePiece) -> Iterator[tuple[int, bytes]]:

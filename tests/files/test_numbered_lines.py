@@ -19,6 +19,7 @@ from catchment.files.lines import read_lines
 from catchment.files.numbered_lines import FileGoneError, find_parts, number_lines, read_part
 from catchment.files.watch import FilePiece, FolderWatch
 from catchment.site.known_files import KnownFiles, StreamTimes
+from catchment.spark.streaming import is_outage
 from tests.worlds.tiers import examples
 
 TIMES = StreamTimes(0, 0, None)
@@ -75,8 +76,39 @@ def test_a_file_is_found_under_another_name_and_one_that_is_gone_or_changed_is_r
     with pytest.raises(OSError, match=r"a\.json has other content than when its first 6 bytes were read"):
         find_parts(watched, numbered.place)
     (tmp_path / "a.json").unlink()
-    with pytest.raises(FileGoneError, match=r"a\.json is gone"):
+    with pytest.raises(FileGoneError, match=r"a\.json is gone") as gone:
         find_parts(watched, numbered.place)
+    assert is_outage(gone.value), "a batch whose lines are being sampled is read again without the file"
+
+
+def test_a_change_that_the_samples_of_a_digest_do_not_show_is_refused_when_lines_are_read(
+    tmp_path: Path,
+) -> None:
+    """Nothing else has the records that were left out: a repair with others would call its windows exact."""
+    path = tmp_path / "a.csv"
+    data = bytearray(b"1,2\n" * 500_000)
+    path.write_bytes(data)
+    watched = WatchedFolder(tmp_path)
+    numbered = number_lines(watched, pieces_of(tmp_path), False)
+    assert numbered is not None
+    before = watched.digests({"a.csv": len(data)})
+    data[150_000] = ord("7")
+    path.write_bytes(data)
+    assert watched.digests({"a.csv": len(data)}) == before, "the samples of the digest show nothing"
+    with pytest.raises(OSError, match=r"a\.csv has other content in its bytes 0 to 2000000 than when it was read"):
+        [read_part(part) for part in find_parts(watched, numbered.place)]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    """Spark's reader of text leaves it out: a batch that is read again must have the same records."""
+    (tmp_path / "a.json").write_bytes(b"\xef\xbb\xbf{}\n{}\n")
+    watched = WatchedFolder(tmp_path)
+    pieces = pieces_of(tmp_path)
+    numbered = number_lines(watched, pieces, False)
+    assert numbered is not None
+    assert numbered.records == 2
+    assert [read_part(part) for part in find_parts(watched, numbered.place)] == [[b"{}", b"{}"]]
+    assert [read_lines(piece.path, piece.start, piece.end) for piece in pieces] == [["{}", "{}"]]
 
 
 def test_files_that_are_compressed_are_not_numbered(tmp_path: Path) -> None:
