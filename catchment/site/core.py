@@ -470,6 +470,20 @@ class SiteCore:
         """The fragments of which records that were set aside are being tried again."""
         return tuple(name for name, fragment in self._fragments.items() if not fragment.retry.is_over)
 
+    @property
+    def ready_retries(self) -> tuple[str, ...]:
+        """Those of these fragments whose next try can be made now: nothing more is set aside of the batches it takes.
+
+        A fragment that is suspended, still reads its past, or is owed the rest of a shed batch may set more aside.
+        """
+        waiting = self.suspended.keys() | self.backfills.keys()
+        return tuple(n for n in self.retries if n not in waiting and not self._is_owed(n, self.retry_of(n).end))
+
+    def _is_owed(self, name: str, end: int) -> bool:
+        """Return whether a fragment is owed the rest of a micro-batch before `end`."""
+        debts = self.debts.of(self._find(name).fragment.stream)
+        return any(debt.batch < end and name in debt.fragments for debt in debts)
+
     def errors_of(self, name: str) -> dict[int, int]:
         """Return how many records of each slice a fragment has failed on and set aside."""
         return dict(self._find(name).suspension.errors)

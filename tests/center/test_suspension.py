@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from catchment.center.query import CenterQuery
 from catchment.center.statuses import EXACT, FINAL, SUSPENDED
+from catchment.shedding.debts import BatchRepaired, BatchShed, FragmentSample
+from catchment.shedding.sampler import Sampler
 from catchment.site import suspension
 from catchment.site.suspension import RecordsQuarantined, find_window_beyond
 from catchment.timeline import END_OF_TIME_US, ManualClock, WindowSpec
@@ -334,6 +336,22 @@ def test_a_record_that_is_tried_again_after_the_repair_horizon_is_registered_and
     assert center.tables.answer() == {(0, "a"): (1, 5), (90, "a"): (1, 1), (90, "b"): (1, 2)}
     assert [row for expired in center.tables.expired for row in expired.rows.to_pylist()], "it is registered as late"
     assert not site.quarantine
+
+
+def test_a_try_waits_while_the_fragment_is_owed_the_rest_of_a_batch_that_the_try_takes(tmp_path: Path) -> None:
+    """The repair of that batch may set records aside: behind the try, they would count as tried, and be removed."""
+    site = SettingAsideSite(tmp_path, "site", make_fragment(TEN), "batching", ManualClock())
+    site.quarantine = {}
+    owed = FragmentSample("q", Sampler(0.5), ((0, 1),))
+    site.host.submit("s", [BatchShed("s", 0, (owed,))], batch=0)
+    site.batches = 1
+    site.batch_setting_aside([(1, "a", 5)], 10, {(1, "a", 5)})
+    site.begin_retry()
+    assert (site.core.retries, site.core.ready_retries) == (("q",), ())
+    site.host.submit("repair", [BatchRepaired("s", 0, ("q",))])
+    assert site.core.ready_retries == ("q",)
+    site.host.submit("s", [BatchShed("s", 2, (owed,))], batch=2)
+    assert site.core.ready_retries == ("q",), "what is owed of later batches is none of its business"
 
 
 def test_what_a_suspended_fragment_reads_of_the_past_begins_with_the_first_batch_that_it_has_skipped(

@@ -2,8 +2,8 @@
 
 It runs in the thread that reads the past, when that has nothing to read: some batches at a time, each chunk one entry
 of the journal (`catchment.site.retry` says why that is exactly once). What is taken in is merged as late records are.
-What the fragment fails on again stays in quarantine, in the folder of this try. A fragment that is suspended, or still
-reads its past, waits: both may set more aside.
+What the fragment fails on again stays in quarantine, in the folder of this try. While more may be set aside of the same
+batches (`SiteCore.ready_retries`), the fragment waits.
 
 Bounds: `CHUNK_BATCHES` batches per entry, and nothing while the link is blocked.
 """
@@ -63,11 +63,10 @@ class QuarantineRetries:
         return self.look(self._find)
 
     def _find(self) -> NextRetry | None:
-        waiting = self.core.suspended.keys() | self.core.backfills.keys()
         streams = {state.stream.name: state.stream for state in self.states()}
-        for name in self.core.retries:
+        for name in self.core.ready_retries:
             fragment = self.core.running(name).fragment
-            if name not in waiting and fragment.stream in streams:
+            if fragment.stream in streams:
                 return NextRetry(streams[fragment.stream], fragment, self.core.retry_of(name))
         return None
 
