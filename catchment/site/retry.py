@@ -19,6 +19,22 @@ import pyarrow as pa
 from catchment.errors import SiteError
 from catchment.storage.codec import stored
 
+SET_ASIDE_BY = "fragment="  # begins the names of the folders of what single fragments have set aside
+_RETRY = ".retry="  # in such a name: what was left by a try, before its number
+
+
+def name_folder(fragment: str, attempt: int = 0) -> str:
+    """Return the name of the folder of what a fragment has set aside; or of what a try of that has left."""
+    return f"{SET_ASIDE_BY}{fragment}{_RETRY}{attempt}" if attempt else f"{SET_ASIDE_BY}{fragment}"
+
+
+def read_folder_name(name: str) -> tuple[str, int] | None:
+    """Return whose folder that is, and of which try; None if the name means something else."""
+    fragment, retry, attempt = name.removeprefix(SET_ASIDE_BY).partition(_RETRY)
+    if not name.startswith(SET_ASIDE_BY) or (retry and not attempt.isdigit()):
+        return None
+    return fragment, int(attempt or 0)
+
 
 @stored()
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 from catchment.deploy.processes.history_store import HistoryMover
 from catchment.project.sections import StorageLimits
 from catchment.records.stored_history import StoredHistory
+from catchment.site.retry import SET_ASIDE_BY
 from catchment.storage.batch_retention import BatchRetention
 from catchment.storage.batch_times import note_removed
 from catchment.storage.compacted_batches import BatchCompactor, times_of_run
@@ -46,7 +47,9 @@ class SiteHousekeeping:
                 self.needed(stream)
             )
             self._of(QUARANTINE, stream, None, self.limits.quarantine_max_bytes).tidy()
-            for folder in (self.folder / QUARANTINE / stream).glob("fragment=*"):  # what single fragments set aside
+            for folder in (self.folder / QUARANTINE / stream).glob(
+                f"{SET_ASIDE_BY}*"
+            ):  # what single fragments set aside
                 self._of(QUARANTINE, f"{stream}/{folder.name}", None, self.limits.quarantine_max_bytes).tidy()
 
     def compact(self, streams: Iterable[str]) -> None:

@@ -8,7 +8,6 @@ records. The site follows it at its next tick, or when it starts (`catchment.sit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -20,6 +19,7 @@ from catchment.deploy.reports.role_files import request_retries
 from catchment.deploy.submit import find_definition
 from catchment.errors import ConfigError
 from catchment.project.config import Project
+from catchment.site.retry import SET_ASIDE_BY, read_folder_name
 
 
 def retry_set_aside(project: Project, deployment: Deployment, view: str, site: str | None = None) -> dict[str, Any]:
@@ -60,13 +60,9 @@ def _hint(project: Project, fragments: frozenset[str]) -> str:
 def _count_set_aside(project: Project) -> Mapping[tuple[str, str], int]:
     """Return how many records fragments have set aside, by site and fragment; what a try has left included."""
     counts: dict[tuple[str, str], int] = {}
-    for path in project.state_folder.glob(f"sites/*/{QUARANTINE}/*/fragment=*/batch=*/*.parquet"):
-        place = _place_of(path)
-        counts[place] = counts.get(place, 0) + pq.read_metadata(path).num_rows
+    for folder in project.state_folder.glob(f"sites/*/{QUARANTINE}/*/{SET_ASIDE_BY}*"):
+        fragment, _ = read_folder_name(folder.name) or ("", 0)
+        place = folder.parent.parent.parent.name, fragment
+        for path in folder.glob("batch=*/*.parquet") if fragment else ():
+            counts[place] = counts.get(place, 0) + pq.read_metadata(path).num_rows
     return counts
-
-
-def _place_of(path: Path) -> tuple[str, str]:
-    folder = path.parent.parent
-    fragment = folder.name.removeprefix("fragment=").partition(".retry=")[0]
-    return folder.parent.parent.parent.name, fragment

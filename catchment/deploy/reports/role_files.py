@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +148,9 @@ def requested_retries(site_folder: Path) -> frozenset[str]:
     return frozenset(known.get("names", ()))
 
 
-def forget_retries(site_folder: Path) -> None:
-    """Remove the requests: they were followed, or nothing of them is here."""
-    (site_folder / RETRIES_FILE).unlink(missing_ok=True)
+def keep_retries(site_folder: Path, fragments: Collection[str]) -> None:
+    """Remove the requests but for those of these fragments: they were followed, or nothing of them is here."""
+    if fragments:
+        write_record(site_folder / RETRIES_FILE, {"names": sorted(fragments)})
+    else:
+        (site_folder / RETRIES_FILE).unlink(missing_ok=True)

@@ -130,6 +130,14 @@ class QuarantineRetries:
         told = f"{failing} records still fail" if failing else ""
         return reduced, tuple(sorted((row["slice"], row["count"]) for row in counted)), told
 
+    def forget_tried(self) -> None:
+        """Remove what does not count any more and was left by a crash, before anything is read."""
+        streams = {state.stream.name: state.stream for state in self.states()}
+        for fragment in self.core.definitions:
+            retry = self.core.retry_of(fragment.name)
+            if retry.attempt and fragment.stream in streams:
+                self._forget(NextRetry(streams[fragment.stream], fragment, retry))
+
     def _forget(self, found: NextRetry) -> None:
         """Remove what does not count any more."""
         for attempt, number, path in self.quarantine.batches_of(found.stream.name, found.fragment.name):

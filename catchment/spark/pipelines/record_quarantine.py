@@ -27,6 +27,7 @@ from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.query.fragment import Fragment
 from catchment.query.sql.statements import Stream
 from catchment.site.events import Event, Observed
+from catchment.site.retry import SET_ASIDE_BY, name_folder, read_folder_name
 from catchment.site.slack import watched_values
 from catchment.site.suspension import RecordsQuarantined, find_window_beyond, shorten
 from catchment.spark.evaluation.evaluator import UNKNOWN_ROWS
@@ -45,8 +46,6 @@ from catchment.spark.sources.records import bad_records
 from catchment.spark.sources.streams import PROBLEM, RAW
 
 MAX_PER_BATCH = 10_000  # records of one micro-batch that a fragment may fail on
-FRAGMENT = "fragment="  # begins the names of the folders of what single fragments have set aside
-RETRY = ".retry="  # in such a name: what was left by a try, before its number
 
 SliceCounts = tuple[tuple[int, int], ...]  # (slice, how many records)
 Result = TypeVar("Result")
@@ -136,23 +135,24 @@ class RecordQuarantine:
 
     def folder_of(self, stream: str, fragment: str, attempt: int = 0) -> Path:
         """Return where the records are that a fragment has set aside; or that a try of these has left."""
-        name = f"{FRAGMENT}{fragment}{RETRY}{attempt}" if attempt else f"{FRAGMENT}{fragment}"
-        return self.reducer.folder / "quarantine" / stream / name
+        return self.reducer.folder / "quarantine" / stream / name_folder(fragment, attempt)
 
     def batches_of(self, stream: str, fragment: str) -> Iterator[tuple[int, int, Path]]:
         """Yield the batches of which there is something: the number of the try, of the batch, and the folder."""
-        base = self.folder_of(stream, fragment)
-        for folder in (base, *base.parent.glob(f"{base.name}{RETRY}*")):
-            attempt = folder.name.removeprefix(base.name).removeprefix(RETRY) or "0"
-            for path in folder.glob("batch=*"):
+        for folder in self._folders(stream):
+            owner, attempt = read_folder_name(folder.name) or ("", 0)
+            for path in folder.glob("batch=*") if owner == fragment else ():
                 number = path.name.removeprefix("batch=")
-                if number.isdigit() and attempt.isdigit():
-                    yield int(attempt), int(number), path
+                if number.isdigit():
+                    yield attempt, int(number), path
 
     def forget_attempt(self, stream: str, number: int) -> None:
         """Remove what fragments have set aside of a batch that was not committed: they may fail no longer."""
-        for folder in (self.reducer.folder / "quarantine" / stream).glob(f"{FRAGMENT}*"):
+        for folder in self._folders(stream):
             BatchFolder(folder).remove(number)
+
+    def _folders(self, stream: str) -> Iterator[Path]:
+        return (self.reducer.folder / "quarantine" / stream).glob(f"{SET_ASIDE_BY}*")
 
 
 def _count_slices(records: DataFrame, fragment: Fragment) -> Counter[int]:

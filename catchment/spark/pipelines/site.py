@@ -25,7 +25,7 @@ from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
 from catchment.deploy.reports.role_files import (
     forget_resumptions,
-    forget_retries,
+    keep_retries,
     requested_resumptions,
     requested_retries,
 )
@@ -184,6 +184,7 @@ class SitePipeline:
             self._start_stream(stream, reads=False)
         self._resume_requested()  # before the first batch is read
         self._retry_requested()
+        self.retries.forget_tried()
         for state in self.states:
             self._start_reading(state)
         if any(s.shed for s in self.streams):
@@ -559,8 +560,8 @@ class SitePipeline:
         ]
         if events:
             self.host.submit("retry", events)
-        if not requested & busy:
-            forget_retries(self.folder)
+        if not requested <= busy:
+            keep_retries(self.folder, requested & busy)
 
     def _submit_repair(self, events: list[Event]) -> None:
         self.host.submit("repair", [*events, *self.exits.measure()])
