@@ -32,7 +32,7 @@ def test_a_request_is_followed_once_while_another_one_waits_for_a_try_that_is_un
     request_retries(tmp_path, ["a", "b"])
     SitePipeline._retry_requested(site)
     SitePipeline._retry_requested(site)  # the try of `b` is over by now
-    assert (begun, requested_retries(tmp_path)) == (["b"], {"a"})
+    assert (begun, requested_retries(tmp_path)) == (["b"], frozenset({"a"}))
     core.retries = ()
     SitePipeline._retry_requested(site)
     SitePipeline._retry_requested(site)
