@@ -212,4 +212,4 @@ def test_a_view_asks_the_sites_that_have_set_something_aside_for_it(tmp_path: Pa
     write_status(sites / "a", {"fragments": {lenient: {"suspended": {"reason": "it fails"}}}})
     told = CliRunner().invoke(app, ["quarantine", "replay", "lenient", "-p", str(folder)]).output
     assert "5 records that lenient has set aside are tried again" in told
-    assert "at a once it goes on: catchment resume lenient" in told
+    assert "at a when the view goes on: catchment resume lenient" in told

@@ -56,5 +56,5 @@ def _render(answer: Mapping[str, Any]) -> str:
     lines = [f"{answer['records']} records that {answer['view']} has set aside are tried again"]
     waiting = [entry["site"] for entry in answer["sites"] if entry["suspended"]]
     if waiting:
-        lines.append(f"at {', '.join(waiting)} once it goes on: catchment resume {answer['view']}")
+        lines.append(f"at {', '.join(waiting)} when the view goes on: catchment resume {answer['view']}")
     return "\n".join(lines)
