@@ -227,6 +227,8 @@ class SiteFragment:
         for row in range(rows.num_rows):  # one by one: a key may have several, where a sum would not fit
             heir._take_in(Absorbed(heir.name, rows.slice(row, 1)), clock, now_us)
         heir.gate.note_records(records, clock)
+        for fact in self.versions.of_slices_from(self.until_us, heir.name):
+            heir.note_looked_up(fact)
 
     def _take_in(self, event: Absorbed, clock: EventClock, now_us: int) -> None:
         event = _drop_unwanted(event, self.from_us, self.until_us)

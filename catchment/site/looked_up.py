@@ -31,6 +31,14 @@ class VersionsInUse:
         if new:
             self.untold.setdefault(of, set()).update(new)
 
+    def of_slices_from(self, from_us: int, fragment: str) -> list[LookedUp]:
+        """Return what is known of the slices from an instant on, stated or not, as another fragment states it."""
+        facts = []
+        for of, slices in (*self.stated.items(), *self.untold.items()):
+            later = tuple(sorted(s for s in slices if s >= from_us))
+            facts += [LookedUp(fragment, *of, later)] if later else []
+        return facts
+
     def take_facts(self, fragment: str) -> list[LookedUp]:
         """Return what is not stated yet; it is from now on."""
         facts = [LookedUp(fragment, *of, tuple(sorted(slices))) for of, slices in self.untold.items()]

@@ -32,7 +32,7 @@ from catchment.site.policies.base import Moment, Proposal, SliceView
 from catchment.site.policies.registry import policy_by_name, policy_names
 from catchment.storage.codec import decode, encode, stored
 from catchment.timeline import END_OF_TIME_US, WindowSpec
-from catchment.wire.messages import Progress, Updates
+from catchment.wire.messages import LookedUp, Progress, Updates
 from tests.worlds.site_support import WINDOW_US, Received, absorbed, drive, fragment, recomputed
 from tests.worlds.tiers import examples
 
@@ -164,6 +164,15 @@ def test_what_waits_of_records_ahead_of_the_clock_goes_to_the_fragment_that_take
     assert sum((m.records for m in sent if m.fragment == "heir"), ()) == ((7000, 2), (7010, 1))
     far.take([Send(tuple(m for m in sent))])
     assert dict(far.totals) == recomputed(F, records)
+
+
+def test_whoever_takes_over_records_ahead_of_the_clock_says_in_which_version_of_a_table_they_were_looked_up() -> None:
+    core = started()
+    core.handle_all([absorbed(F, [(1, "a", 1), (7000, "a", 3)]), LookedUp("f", "t", "v1", (0, 7000))], 1)
+    added = FragmentAdded(fragment("heir"), policy_by_name("batching"), begin_us=10, from_us=10)
+    begun = core.handle_all([added, FragmentBounded("f", 10, "heir")], 2)
+    stated = messages_of((*begun, *core.handle(LowMarkRaised("s", END_OF_TIME_US), 3)), LookedUp)
+    assert LookedUp("heir", "t", "v1", (7000,)) in stated
 
 
 def test_a_fragment_that_computes_something_else_does_not_get_what_waits() -> None:
