@@ -133,3 +133,17 @@ def test_init_overwrites_no_query(shell: Shell, tmp_path: Path) -> None:
     assert code == 2
     assert (tmp_path / "queries" / "events.sql").read_text() == "-- mine"
     assert not (tmp_path / "catchment.toml").exists()
+
+
+def test_an_edge_cloud_without_its_name_or_brokers_is_told_what_to_give(tmp_path: Path, shell: Shell) -> None:
+    words = ("feeds", "edge", "north", "--mqtt", "127.0.0.1:1883", "-p", tmp_path)
+
+    def said(*more: str) -> str:
+        code, _, err = shell.ends(*words, *more)
+        assert code == 2
+        return re.sub(r"\s+", " ", err)
+
+    assert '[edges] clouds = ["north"]' in said()
+    (tmp_path / "feeds.toml").write_text('[edges]\nclouds = ["north"]\n')
+    assert "give --cloud-mqtt HOST:PORT" in said()
+    assert "another --app, such as north" in said("--cloud-mqtt", "127.0.0.1:1883")

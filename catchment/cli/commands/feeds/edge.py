@@ -70,7 +70,7 @@ def edge(
     if name not in known:
         hint = f"it names {', '.join(known)}" if known else f'add: [edges] clouds = ["{name}"]'
         raise FeedError(f"{name!r} is not among the edge clouds of feeds.toml", where=str(folder), hint=hint)
-    above = open_broker(folder, cloud_mqtt, mqtt_user, mqtt_password_file, mqtt_ca)
+    above = open_broker(folder, cloud_mqtt, mqtt_user, mqtt_password_file, mqtt_ca, option="--cloud-mqtt")
     below = open_broker(folder, mqtt, mqtt_user, mqtt_password_file, mqtt_ca, app)
     if above.address == below.address and above.app == below.app:
         hint = f"give its devices a broker of their own, or another --app, such as {name}"

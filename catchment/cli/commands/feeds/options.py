@@ -84,14 +84,15 @@ def open_broker(
     password_file: str | None,
     ca: str | None,
     app: str = "catchment",
+    option: str = "--mqtt",
 ) -> MqttConfig:
-    """Return the broker of a command: what the command line says, else what the project says."""
+    """Return the broker of a command: what the command line says in an option, else what the project says."""
     from catchment.errors import FeedError
     from catchment.feeds.project import read_broker
 
     found = read_broker(folder, app, broker=broker, user=user, password_file=_absolute(password_file), ca=_absolute(ca))
     if found is None:
-        hint = "give --mqtt HOST:PORT, or set broker in [mqtt] of feeds.toml"
+        hint = f"give {option} HOST:PORT, or set broker in [mqtt] of feeds.toml"
         raise FeedError("no MQTT broker is named", where=str(folder), hint=hint)
     return found
 
