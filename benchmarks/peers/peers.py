@@ -3,8 +3,9 @@
 Scenarios are files in `scenarios/`. Each engine is a program (`programs/`) that is started once per scenario, warmed by
 one turn that is not counted, and then given its turns one after another with the others, so that what else the machine
 does affects all alike. The answers of every engine are compared with those of DuckDB before any of its times is kept;
-an engine whose answers differ, or that fails, is named with the reason and has no figure. `make bench-peers` makes the
-environments; engines that have none here are named too.
+an engine whose answers differ, or that fails, is named with the reason and has no figure. In a scenario of Kafka the
+records are the values of a topic, which a broker on this machine holds; DuckDB reads the files that they came from.
+`make bench-peers` makes the environments; engines that have none here are named too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,12 @@ import pyarrow.parquet as pq
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from benchmarks.peers.filled_topic import BROKERS, open_topic
 from benchmarks.throughput.throughput import compare_answers, make_data
+from catchment.errors import ConfigError
+from tests.worlds.kafka_broker import MISSING, has_broker
 
-DESCRIPTION = "rows/s of a site beside plain Spark, Flink, Pathway, DuckDB and Polars on the same files and query"
+DESCRIPTION = "rows/s of a site beside plain Spark, Flink, Pathway, DuckDB and Polars on the same records and query"
 FOLDER = Path(__file__).parent
 CHECKOUT = FOLDER.parents[1]
 ENVIRONMENTS = Path(os.environ.get("CATCHMENT_PEERS", CHECKOUT / ".peers"))
@@ -39,6 +43,7 @@ PARTS = SCENARIOS
 TURNS = 5
 QUICK_ROWS = 50_000  # per file, in a quick run
 PATIENCE_S = 600.0  # for one turn
+FILES = ("parquet", "json", "csv")  # formats of files
 
 
 @dataclass(frozen=True)
@@ -48,15 +53,15 @@ class Engine:
     program: str
     environment: str | None = None
     words: tuple[str, ...] = ()
-    formats: tuple[str, ...] = ("parquet", "json", "csv")
+    formats: tuple[str, ...] = FILES
 
 
 ENGINES: Mapping[str, Engine] = {
-    "duckdb": Engine("run_duckdb.py"),
-    "plain Spark": Engine("run_on_spark.py", words=("spark",)),
-    "catchment": Engine("run_on_spark.py", words=("catchment",)),
-    "catchment, no history": Engine("run_on_spark.py", words=("catchment-no-history",)),
-    "Flink": Engine("run_flink.py", "flink", formats=("parquet", "json")),
+    "duckdb": Engine("run_duckdb.py", formats=(*FILES, "kafka")),
+    "plain Spark": Engine("run_on_spark.py", words=("spark",), formats=(*FILES, "kafka")),
+    "catchment": Engine("run_on_spark.py", words=("catchment",), formats=(*FILES, "kafka")),
+    "catchment, no history": Engine("run_on_spark.py", words=("catchment-no-history",), formats=(*FILES, "kafka")),
+    "Flink": Engine("run_flink.py", "flink", formats=("parquet", "json", "kafka")),
     "Polars": Engine("run_polars.py", "polars"),
     "Pathway": Engine("run_pathway.py", "pathway", formats=("json", "csv")),
 }
@@ -74,6 +79,8 @@ class Scenario:
     rows_per_file: int
     window_s: int
     slide_s: int
+    partitions: int = 0  # of the topic, where it is one
+    targets: Mapping[str, float] = field(default_factory=dict)  # how many times an engine catchment is wanted to be
 
     @classmethod
     def load(cls, name: str) -> Scenario:
@@ -87,7 +94,7 @@ class EngineFailedError(Exception):
 class Running:
     """A program of an engine as it runs."""
 
-    def __init__(self, engine: Engine, data: Path, scenario: Scenario) -> None:
+    def __init__(self, engine: Engine, data: Path, scenario: Scenario, brokers: str = "") -> None:
         words = [*engine.words, str(data), scenario.format, str(scenario.window_s), str(scenario.slide_s)]
         python = str(_python_of(engine))
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed below
@@ -97,7 +104,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=self._errors,  # not a pipe, which nobody would empty while an engine works
             text=True,
-            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT), BROKERS: brokers},
         )
         self.version = str(self._hear()["version"])
 
@@ -146,11 +153,17 @@ class Running:
 
 def run(report: Callable[[str], None], quick: bool, parts: Sequence[str] = SCENARIOS) -> dict[str, Any]:
     """Measure every engine in every scenario."""
-    cells = [measure(name, quick, report) for name in parts]
+    skipped = {} if has_broker() else {name: MISSING for name in parts if Scenario.load(name).format == "kafka"}
+    for name, why in skipped.items():
+        report(f"{name} is skipped: it {why}")
+    if skipped and len(skipped) == len(parts):
+        raise ConfigError("there is no broker to start", hint=MISSING)
+    cells = [measure(name, quick, report) for name in parts if name not in skipped]
     return {
         "compared": "one query per scenario: count and sum per window and key, over the same files",
         "turns": f"median of {1 if quick else TURNS} interleaved turns, after one that warms up",
         "cells": cells,
+        "skipped": skipped,
     }
 
 
@@ -167,12 +180,17 @@ def measure(name: str, quick: bool, report: Callable[[str], None]) -> dict[str, 
     rows = scenario.files * rows_per_file
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as closing:
-        data = make_data(Path(scratch) / "data", scenario.format, scenario.keys, scenario.files, rows_per_file)
+        format = "json" if scenario.format == "kafka" else scenario.format
+        data = make_data(Path(scratch) / "data", format, scenario.keys, scenario.files, rows_per_file)
+        brokers = ""
+        if scenario.format == "kafka":
+            report(f"{scenario.title}: a broker starts, and its topic is filled")
+            brokers = closing.enter_context(open_topic(Path(scratch) / "broker", data, scenario.partitions))
         engines: dict[str, Running] = {}
         for engine_name, engine in ENGINES.items():
             report(f"{scenario.title}: {engine_name} starts")
             with _noting(failed, engine_name, report):
-                engines[engine_name] = _start(engine, data, scenario, closing)
+                engines[engine_name] = _start(engine, data, scenario, brokers, closing)
                 engines[engine_name].write_answers(Path(scratch) / f"{engine_name}.parquet")
                 found = pq.read_table(Path(scratch) / f"{engine_name}.parquet")
                 compare_answers(found, pq.read_table(Path(scratch) / f"{REFERENCE}.parquet"), engine_name)
@@ -194,15 +212,16 @@ def measure(name: str, quick: bool, report: Callable[[str], None]) -> dict[str, 
         "rows_per_s": {n: rows / statistics.median(s) for n, s in measured.items()},
         "versions": versions,
         "failed": failed,
+        "targets": dict(scenario.targets),
     }
 
 
-def _start(engine: Engine, data: Path, scenario: Scenario, closing: ExitStack) -> Running:
+def _start(engine: Engine, data: Path, scenario: Scenario, brokers: str, closing: ExitStack) -> Running:
     if scenario.format not in engine.formats:
         raise EngineFailedError(f"it does not read {scenario.format} here")
     if not _python_of(engine).exists():
         raise EngineFailedError("it has no environment here: make bench-peers")
-    running = Running(engine, data, scenario)
+    running = Running(engine, data, scenario, brokers)
     closing.callback(running.close)
     return running
 
@@ -232,7 +251,11 @@ def render(result: Mapping[str, Any]) -> RenderableType:
         missing += [f"{name} in {cell['title']}: {_last_line(why)}" for name, why in cell["failed"].items()]
     versions = {name: version for cell in result["cells"] for name, version in cell["versions"].items()}
     told = "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."
-    return Group(table, told, *(["Without a figure: " + "; ".join(missing) + "."] if missing else []))
+    told_skipped = [f"Skipped: {name}, which {why}." for name, why in result.get("skipped", {}).items()]
+    wanted = [line for cell in result["cells"] for line in _targets(cell)]
+    return Group(
+        table, told, *wanted, *told_skipped, *(["Without a figure: " + "; ".join(missing) + "."] if missing else [])
+    )
 
 
 def _cell(cell: Mapping[str, Any], name: str) -> str:
@@ -240,6 +263,15 @@ def _cell(cell: Mapping[str, Any], name: str) -> str:
         return "-"
     rates = [cell["rows"] / seconds / 1e6 for seconds in cell["seconds"][name]]
     return f"{cell['rows_per_s'][name] / 1e6:.2f} ({min(rates):.2f} to {max(rates):.2f})"
+
+
+def _targets(cell: Mapping[str, Any]) -> Iterator[str]:
+    """Say how many times each engine with a target catchment is, beside what was wanted."""
+    rates = cell["rows_per_s"]
+    for peer, wanted in cell.get("targets", {}).items():
+        for name in ("catchment", "catchment, no history"):
+            if name in rates and peer in rates:
+                yield f"{cell['title']}: {name} is {rates[name] / rates[peer]:.2f} times {peer}; wanted: {wanted:g}."
 
 
 def _last_line(text: str) -> str:

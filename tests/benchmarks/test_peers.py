@@ -10,6 +10,7 @@ from rich.console import Console
 
 from benchmarks.peers import peers
 from benchmarks.peers.peers import ENGINES, SCENARIOS, Engine, Scenario
+from catchment.errors import ConfigError
 
 # Counts one record too many where it is told to; notes its turns in a file.
 _PROGRAM = '''
@@ -98,5 +99,26 @@ def test_only_engines_that_give_the_answers_have_figures_and_the_others_a_reason
 def test_scenarios_and_programs_are_files_that_can_be_read(name: str) -> None:
     scenario = Scenario.load(name)
     assert scenario.window_s % scenario.slide_s == 0
-    assert scenario.format in ("parquet", "json", "csv")
+    assert scenario.format in ("parquet", "json", "csv", "kafka")
+    assert (scenario.partitions > 0) == (scenario.format == "kafka")
+    assert set(scenario.targets) <= set(ENGINES)
     assert all((peers.FOLDER / "programs" / engine.program).is_file() for engine in ENGINES.values())
+
+
+def test_without_a_broker_the_part_of_kafka_is_skipped_and_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "has_broker", lambda: False)
+    measured = {"scenario": "json-10k", "title": "t", "rows": 1, "seconds": {}, "rows_per_s": {}, "versions": {}}
+    monkeypatch.setattr(peers, "measure", lambda name, quick, report: {**measured, "failed": {}})
+    heard: list[str] = []
+    result = peers.run(heard.append, True, ("json-10k", "kafka-10k"))
+    assert [cell["scenario"] for cell in result["cells"]] == ["json-10k"]
+    assert "needs a Kafka broker" in result["skipped"]["kafka-10k"]
+    assert "kafka-10k is skipped" in heard[0]
+    with pytest.raises(ConfigError, match="no broker"):
+        peers.run(heard.append, True, ("kafka-10k",))
+
+
+def test_the_table_says_how_far_catchment_is_from_its_targets() -> None:
+    rates = {"catchment": 3.0e6, "plain Spark": 1.0e6}
+    cell = {"title": "a topic", "rows_per_s": rates, "targets": {"plain Spark": 1.5, "Flink": 1.5}}
+    assert list(peers._targets(cell)) == ["a topic: catchment is 3.00 times plain Spark; wanted: 1.5."]

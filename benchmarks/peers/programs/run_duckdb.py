@@ -14,6 +14,7 @@ COLUMNS = "columns={ts: 'TIMESTAMPTZ', key: 'BIGINT', value: 'DOUBLE'}"
 SOURCES = {
     "parquet": f"'{folder}/*.parquet'",
     "json": f"read_json('{folder}/*.json', {COLUMNS})",
+    "kafka": f"read_json('{folder}/*.json', {COLUMNS})",  # the files whose lines are the values of the topic
     "csv": f"read_csv('{folder}/*.csv', {COLUMNS})",
 }
 WINDOWS = window_s // slide_s  # that contain a record

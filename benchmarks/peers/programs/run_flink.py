@@ -1,11 +1,13 @@
 """Flink SQL in streaming mode, two tasks, mini-batch and object reuse on; timed into a sink that throws rows away.
 
 Its tasks take files in any order, and what is behind the watermark is dropped: so that lies an hour back, which is more
-than all files span, and windows end with the input.
+than all files span, and windows end with the input. A topic is read from its first offset to those that are the last
+when a turn begins.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from importlib.metadata import version
@@ -18,12 +20,20 @@ from pyflink.table import EnvironmentSettings, TableEnvironment
 from benchmarks.peers.programs.turns import serve
 
 folder, format, window_s, slide_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+BROKERS = "CATCHMENT_BENCH_BROKERS"  # as in `filled_topic`, whose imports this environment does not have
 TIMES = "TIMESTAMP(6)" if format == "parquet" else "TIMESTAMP_LTZ(6)"
 FORMATS = {
     "parquet": "'format' = 'parquet', 'parquet.utc-timezone' = 'true'",
     "json": "'format' = 'json', 'json.timestamp-format.standard' = 'ISO-8601'",
     "csv": "'format' = 'csv', 'csv.ignore-parse-errors' = 'true'",
 }
+JSON = FORMATS["json"]
+SOURCE = (
+    f"'connector' = 'kafka', 'topic' = 'events', 'properties.bootstrap.servers' = '{os.environ.get(BROKERS)}', "
+    f"'scan.startup.mode' = 'earliest-offset', 'scan.bounded.mode' = 'latest-offset', {JSON}"
+    if format == "kafka"
+    else f"'connector' = 'filesystem', 'path' = 'file://{folder}', {FORMATS[format]}"
+)
 ENDS = "window_start, window_end"
 TABLE_FUNCTION = (
     f"TUMBLE(TABLE events, DESCRIPTOR(`at`), INTERVAL '{window_s}' SECOND)"
@@ -54,7 +64,7 @@ def open_environment() -> TableEnvironment:
     tables.execute_sql(
         f"CREATE TABLE events (ts {TIMES}, `key` BIGINT, `value` DOUBLE, "
         f"`at` AS CAST(ts AS {TIMES.replace('6', '3')}), WATERMARK FOR `at` AS `at` - INTERVAL '1' HOUR) "
-        f"WITH ('connector' = 'filesystem', 'path' = 'file://{folder}', {FORMATS[format]})"
+        f"WITH ({SOURCE})"
     )
     tables.execute_sql(
         "CREATE TABLE nowhere (w TIMESTAMP(3), k BIGINT, n BIGINT, total DOUBLE) WITH ('connector' = 'blackhole')"
