@@ -106,7 +106,7 @@ class Replay:
         return cls(site, stream.connector, watched, quarantine, folder / "journal", stream.name)
 
     def run_alone(self) -> int:
-        """Finish what was begun, and move what is in quarantine now, while nobody else does; return how many records."""
+        """Finish what was begun, then run, while nobody else does; return how many records."""
         with FileLock(self.journal.with_name(LOCK_FILE)):
             return self.finish() + self.run()
 
