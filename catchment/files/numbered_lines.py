@@ -23,6 +23,7 @@ from typing import BinaryIO
 from catchment.errors import EngineError
 from catchment.files.folder import WatchedFolder
 from catchment.files.lines import MAX_PIECE_BYTES, without_mark
+from catchment.files.same_content import WantedFile, find_same_content
 from catchment.files.watch import COMPRESSED, FileChangedError, FilePiece
 
 PART_BYTES = 32 << 20  # of a file that are read together
@@ -210,10 +211,12 @@ def _find_name(watched: WatchedFolder, name: str, length: int, digest: bytes) ->
     if watched.digests({name: length}).get(name) == digest:
         return name
     sizes = {other: seen.stat.size_bytes for other, seen in watched.see(watched.names()).items()}
-    candidates = {other: length for other, size in sizes.items() if size >= length and other != name}
-    for other, found in watched.digests(candidates).items():
-        if found == digest:
-            return other
+    others = {other: size for other, size in sizes.items() if other != name}
+    wanted = [WantedFile(name, length, digest)]
+    for _, other in find_same_content(
+        wanted, others, lambda other, length: watched.digests({other: length}).get(other), may_be_longer=True
+    ):
+        return other
     if name in sizes:
         raise OSError(f"the file {watched.place(name)} has other content than when its first {length} bytes were read")
     raise FileGoneError(
