@@ -27,6 +27,7 @@ from catchment.files.folder import WatchedFolder
 from catchment.files.watch import FolderWatch
 from catchment.site.core import SiteCore
 from catchment.site.known_files import FilesRead, KnownFiles, StreamTimes
+from catchment.storage.files import write_durably
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import ManualClock
@@ -106,7 +107,7 @@ def test_two_replays_at_once_give_every_record_one_more_try(tmp_path: Path, monk
     folder = make_project(tmp_path / "p", committed=0)
     reader = Reader(folder)
     set_aside(folder, 0, "one")
-    write, others = quarantine.write_durably, []
+    others: list[threading.Thread] = []
 
     def write_beside_another(path: Path, data: bytes) -> None:
         if not others:
@@ -115,7 +116,7 @@ def test_two_replays_at_once_give_every_record_one_more_try(tmp_path: Path, monk
             others.append(threading.Thread(target=replay_quarantine, args=(folder, "hits")))
             others[0].start()
             others[0].join(0.5)  # it has ended, or waits for this one
-        write(path, data)
+        write_durably(path, data)
 
     monkeypatch.setattr(quarantine, "write_durably", write_beside_another)
     replay_quarantine(folder, "hits")

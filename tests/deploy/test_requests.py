@@ -23,6 +23,7 @@ from catchment.deploy.reports.requests import (
     requested_resumptions,
     requested_retries,
 )
+from catchment.storage.files import read_record
 from tests.worlds.threads import run_together
 
 KINDS = [
@@ -38,10 +39,9 @@ Look = Callable[[Path], frozenset[str]]
 def meeting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let whoever has read a file wait for another one that has read it, so that both write what both have read."""
     both_have_read = threading.Barrier(2)
-    read = requests.read_record
 
     def read_and_wait(path: Path) -> dict[str, Any] | None:
-        found = read(path)
+        found = read_record(path)
         with suppress(threading.BrokenBarrierError):
             both_have_read.wait(0.2)
         return found
@@ -84,11 +84,10 @@ def test_what_is_asked_at_the_center_while_a_site_confirms_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_requests(tmp_path, {"repairs": ["a"]})
-    read = requests.read_record
 
     def read_late(path: Path) -> dict[str, Any] | None:
-        found = read(path)
-        monkeypatch.setattr(requests, "read_record", read)
+        found = read_record(path)
+        monkeypatch.setattr(requests, "read_record", read_record)
         request_repairs(tmp_path, ["b"])
         return found
 
