@@ -13,17 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from catchment.deploy.reports.role_files import (
-    STOPPED,
-    forget_repair_requests,
+from catchment.deploy.reports.requests import (
+    forget_repairs,
     forget_resumptions,
-    read_status,
     request_repairs,
     request_resumption,
     requested_repairs,
     requested_resumptions,
-    write_status,
 )
+from catchment.deploy.reports.role_files import STOPPED, read_status, write_status
 from catchment.errors import WireError
 from catchment.project.config import Project
 from catchment.storage.files import make_folder
@@ -87,9 +85,9 @@ def forget_taken(site_folder: Path, taken: Any) -> None:
     """Remove requests at the center that the site has; what was asked since then stays."""
     now = read_requests(site_folder)
     if now["repairs"] and now["repairs"] == _names(taken, "repairs"):
-        forget_repair_requests(site_folder)
+        forget_repairs(site_folder, now["repairs"])
     if now["resumptions"] and now["resumptions"] == _names(taken, "resumptions"):
-        forget_resumptions(site_folder)
+        forget_resumptions(site_folder, now["resumptions"])
 
 
 def _names(requests: Any, kind: str) -> list[str]:

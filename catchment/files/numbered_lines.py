@@ -4,24 +4,35 @@ A file is cut into parts at ends of lines, and each part says which number its f
 of what was read, so that whoever reads the lines again, later, finds the same ones: under the name that the file had,
 under another one if it was renamed, or not at all. A file is found by a digest of samples of it; when a part is read
 every byte of it is compared, because nothing else has the records that were left out.
+
+A line of more than `MAX_LINE_BYTES` is never held in memory. It is a part of its own, and is read as a text that says
+where it is, in quotes: that is no record of any stream, so it goes to quarantine, and all other lines are read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from catchment.errors import EngineError
 from catchment.files.folder import WatchedFolder
-from catchment.files.lines import without_mark
+from catchment.files.lines import MAX_PIECE_BYTES, without_mark
+from catchment.files.same_content import WantedFile, find_same_content
 from catchment.files.watch import COMPRESSED, FileChangedError, FilePiece
 
 PART_BYTES = 32 << 20  # of a file that are read together
+MAX_LINE_BYTES = MAX_PIECE_BYTES  # of a record; a longer line goes to quarantine as its place
+_END = re.compile(rb"\r\n|\n|\r")
 _BLANK = re.compile(rb"(?:\A|\n) *(?:\n|\Z)")
+
+
+_log = logging.getLogger(__name__)
 
 
 class FileGoneError(FileChangedError):
@@ -32,7 +43,7 @@ class FileGoneError(FileChangedError):
 class LinePart:
     """Bytes [start, end) of a file, whole lines; `first_line` is the number of the first one in its batch.
 
-    `digest` is of all these bytes, as they were when they were numbered.
+    `digest` is of all these bytes, as they were when they were numbered. Where it `is_too_long` it is one line.
     """
 
     path: str
@@ -40,6 +51,7 @@ class LinePart:
     end: int
     first_line: int
     digest: str
+    is_too_long: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +71,15 @@ def number_lines(watched: WatchedFolder, pieces: Sequence[FilePiece], has_header
     files = []
     for piece in pieces:
         parts = []
-        for start, data in _cut(piece):
-            lines, blank = _count(data)
-            parts.append([start, start + len(data), line, _digest(data)])
+        for cut in _cut(piece):
+            part = [cut.start, cut.end, line, cut.digest]
+            if cut.data is None:
+                _log.warning("%s; it goes to quarantine", _describe_line(piece.path, cut.start, cut.end))
+                parts.append([*part, True])
+                lines, blank = 1, 0
+            else:
+                parts.append(part)
+                lines, blank = _count(cut.data)
             line += lines
             records += lines - blank
         records -= has_header and piece.start == 0
@@ -84,15 +102,28 @@ def find_parts(watched: WatchedFolder, place: str) -> list[LinePart]:
 def read_part(part: LinePart) -> list[bytes]:
     """Return the lines of a part; what is no longer as it was when they were numbered is refused."""
     with Path(part.path).open("rb") as file:
+        if part.is_too_long:
+            found = _pass_over_line(file, part.start, part.end)
+            _check_part(part, found.end, found.digest)
+            return [f'"{_describe_line(part.path, part.start, part.end)}"'.encode()]
         file.seek(part.start)
         data = file.read(part.end - part.start)
-    if len(data) < part.end - part.start:
-        raise EngineError(f"{part.path} ends at byte {part.start + len(data)}, and {part.end} were there before")
-    if _digest(data) != part.digest:
+    _check_part(part, part.start + len(data), _digest(data))
+    return without_mark(data, part.start).splitlines()
+
+
+def _check_part(part: LinePart, end: int, digest: str) -> None:
+    """Refuse what is no longer as it was when its lines were numbered."""
+    if end < part.end and Path(part.path).stat().st_size < part.end:
+        raise EngineError(f"{part.path} ends at byte {end}, and {part.end} were there before")
+    if digest != part.digest:
         raise OSError(
             f"the file {part.path} has other content in its bytes {part.start} to {part.end} than when it was read"
         )
-    return without_mark(data, part.start).splitlines()
+
+
+def _describe_line(path: str, start: int, end: int) -> str:
+    return f"a line of {end - start} bytes at byte {start} of {path} is longer than the {MAX_LINE_BYTES} of a record"
 
 
 def _digest(data: bytes) -> str:
@@ -100,19 +131,71 @@ def _digest(data: bytes) -> str:
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
 
-def _cut(piece: FilePiece) -> Iterator[tuple[int, bytes]]:
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Whole lines of a file, from a byte on; `data` is None where they are one line that is too long to be held."""
+
+    start: int
+    end: int
+    digest: str
+    data: bytes | None
+
+
+def _cut(piece: FilePiece) -> Iterator[_Cut]:
     """Yield the bytes of a piece in parts that end with a line."""
     with Path(piece.path).open("rb") as file:
-        file.seek(piece.start)
         at = piece.start
         while at < piece.end:
-            data = file.read(min(PART_BYTES, piece.end - at))
-            if at + len(data) < piece.end:
-                data += file.readline()[: piece.end - at - len(data)]
-            if not data:
+            found = _cut_next(file, at, piece.end)
+            if found is None:
                 return  # it has become shorter: whoever settles the batch says so
-            yield at, data
-            at += len(data)
+            yield found
+            at = found.end
+
+
+def _cut_next(file: BinaryIO, start: int, end: int) -> _Cut | None:
+    """Return the lines of a file that begin at a byte: about `PART_BYTES` of them, or one longer line."""
+    file.seek(start)
+    data = file.read(min(PART_BYTES, end - start))
+    while start + len(data) < end and not _last_end(data) and len(data) <= MAX_LINE_BYTES:
+        more = file.read(min(PART_BYTES, end - start - len(data)))
+        if not more:
+            break
+        data += more
+    if len(data) > MAX_LINE_BYTES and not _END.search(data, 0, MAX_LINE_BYTES + 1):
+        del data
+        return _pass_over_line(file, start, end)
+    if start + len(data) < end:
+        data = data[: _last_end(data) or len(data)]
+    return _Cut(start, start + len(data), _digest(data), data) if data else None
+
+
+def _pass_over_line(file: BinaryIO, start: int, end: int) -> _Cut:
+    """Read to the end of a line that is too long, and keep only its digest."""
+    sha = hashlib.sha1(usedforsecurity=False)
+    at = start
+    found = None
+    while at < end and found is None:
+        file.seek(at)
+        data = file.read(min(PART_BYTES, end - at))
+        if not data:
+            break
+        found = _END.search(data)
+        if found is not None:
+            data = data[: found.end()]
+        sha.update(data)
+        at += len(data)
+        if data.endswith(b"\r") and at < end:  # its line feed may be in the next block
+            file.seek(at)
+            feed = file.read(1).rstrip(b"\n") == b""
+            sha.update(b"\n" * feed)
+            at += feed
+    return _Cut(start, at, sha.hexdigest(), None)
+
+
+def _last_end(data: bytes) -> int:
+    """Return where the last line that ends in some bytes ends; a carriage return at their end may be half an end."""
+    return max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1
 
 
 def _count(data: bytes) -> tuple[int, int]:
@@ -128,10 +211,12 @@ def _find_name(watched: WatchedFolder, name: str, length: int, digest: bytes) ->
     if watched.digests({name: length}).get(name) == digest:
         return name
     sizes = {other: seen.stat.size_bytes for other, seen in watched.see(watched.names()).items()}
-    candidates = {other: length for other, size in sizes.items() if size >= length and other != name}
-    for other, found in watched.digests(candidates).items():
-        if found == digest:
-            return other
+    others = {other: size for other, size in sizes.items() if other != name}
+    wanted = [WantedFile(name, length, digest)]
+    for _, other in find_same_content(
+        wanted, others, lambda other, length: watched.digests({other: length}).get(other), may_be_longer=True
+    ):
+        return other
     if name in sizes:
         raise OSError(f"the file {watched.place(name)} has other content than when its first {length} bytes were read")
     raise FileGoneError(

@@ -6,13 +6,12 @@ folder is found by its content. What is gone, or has other content, is named (`F
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Container, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from catchment.files.digest import content_of
 from catchment.files.folder import WatchedFolder
+from catchment.files.same_content import WantedFile, find_same_content
 from catchment.files.watch import MAX_NAMED, NOT_SETTLED, FileChangedError, FilePiece, settled
 from catchment.site.known_files import FileStat
 from catchment.storage.referenced_batches import ReferencedFile
@@ -60,17 +59,13 @@ class ReferencedFiles:
 
     def _find_renamed(self, absent: Sequence[ReferencedFile], taken: Container[str]) -> dict[str, str]:
         """Return under which other name each of some files is, of those whose content is there; each is one file."""
-        wanted: dict[tuple[int, str | None], list[str]] = defaultdict(list)
-        for file in absent:
-            wanted[file.size_bytes, file.digest].append(file.name)
-        sizes = {size_bytes for size_bytes, _ in wanted}
-        found: dict[str, str] = {}
-        with suppress(FileNotFoundError):  # the whole folder is gone
+        try:
             seen = self.watched.see(name for name in self.watched.names() if name not in taken)
-            for name, size_bytes in ((name, file.stat.size_bytes) for name, file in seen.items()):
-                if size_bytes in sizes and (fitting := wanted.get((size_bytes, self._digest_of(name, size_bytes)))):
-                    found[fitting.pop()] = name
-        return found
+        except FileNotFoundError:  # the whole folder is gone
+            return {}
+        wanted = [WantedFile(file.name, file.size_bytes, file.digest) for file in absent]
+        sizes = {name: file.stat.size_bytes for name, file in seen.items()}
+        return dict(find_same_content(wanted, sizes, self._digest_of))
 
     def _digest_of(self, name: str, size_bytes: int) -> str | None:
         """Return the digest of a file; None if it is gone or has another size.

@@ -14,7 +14,6 @@ asked about `MAX_ASKED` of the known files per look, so that a folder of many fi
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from pathlib import Path
 from catchment.errors import EngineError
 from catchment.files.folder import NO_MARK, SeenFile, Watched
 from catchment.files.lines import last_line_end
+from catchment.files.same_content import WantedFile, find_same_content
 from catchment.records.object_store import S3Settings
 from catchment.site.known_files import NEVER_READ, FileStat, FolderSeen, KnownFiles, ReadFile, StreamTimes
 from catchment.timeline import SECOND_US
@@ -185,21 +185,20 @@ class FolderWatch:
         return size_bytes == file.read_bytes or (self.growing and size_bytes > file.read_bytes)
 
     def _find_renamed(self, absent: Sequence[ReadFile], fresh: Iterable[SeenFile]) -> Iterator[tuple[str, str]]:
-        """Yield (old name, new name) of files that are known by content; each stands for one file only."""
-        by_content: dict[int, dict[bytes, list[ReadFile]]] = defaultdict(lambda: defaultdict(list))
-        for known in absent:
-            if known.digest != NEVER_READ:
-                by_content[known.read_bytes][known.digest].append(known)
-        for file in fresh:
-            size = file.stat.size_bytes
-            lengths = [n for n in by_content if n == size or (self.growing and n < size)]
-            for length in sorted(lengths, reverse=True):
-                digest = self.watched.digests({file.name: length}).get(file.name, NEVER_READ)
-                fitting = by_content[length].get(digest)
-                if fitting:
-                    fitting.sort(key=lambda known: known.stat.inode == file.stat.inode)  # which a rename mostly keeps
-                    yield fitting.pop().name, file.name
-                    break
+        """Return (old name, new name) of files that are known by content; each stands for one file only."""
+        known = {file.name: file for file in absent if file.digest != NEVER_READ}
+        there = {file.name: file for file in fresh}
+
+        def has_same_inode(old: str, new: str) -> bool:  # which a rename mostly keeps
+            return known[old].stat.inode == there[new].stat.inode
+
+        return find_same_content(
+            [WantedFile(file.name, file.read_bytes, file.digest) for file in known.values()],
+            {name: file.stat.size_bytes for name, file in there.items()},
+            lambda name, length: self.watched.digests({name: length}).get(name),
+            may_be_longer=self.growing,
+            is_likelier=has_same_inode,
+        )
 
     def _changed_error(self, lost: Sequence[ReadFile], seen: dict[str, SeenFile]) -> FileChangedError:
         named = [self._describe_change(file, seen[file.name]) for file in lost[:MAX_NAMED]]

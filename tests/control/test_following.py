@@ -18,13 +18,13 @@ from catchment.control.center_link import UnreachableError
 from catchment.control.follower import MAX_PAUSE_S, PAUSE_S, Follower
 from catchment.control.protocol import write_request
 from catchment.deploy.deployment import Deployment
-from catchment.deploy.reports.role_files import (
+from catchment.deploy.reports.requests import (
     request_repairs,
     request_resumption,
     requested_repairs,
     requested_resumptions,
-    write_status,
 )
+from catchment.deploy.reports.role_files import write_status
 from catchment.deploy.reports.role_status import read_project_status
 from catchment.deploy.store import DeploymentStore
 from catchment.deploy.watcher import DeploymentWatcher

@@ -7,6 +7,7 @@ catch: what Spark makes of the new file; it is a file like any other (`tests/spa
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from catchment.cli.main import app
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.repairing import quarantine
 from catchment.deploy.repairing.quarantine import replay_quarantine
-from catchment.deploy.reports.role_files import requested_retries, write_status
+from catchment.deploy.reports.requests import requested_retries
+from catchment.deploy.reports.role_files import write_status
 from catchment.errors import ConfigError
 from catchment.files.folder import WatchedFolder
 from catchment.files.watch import FolderWatch
 from catchment.site.core import SiteCore
 from catchment.site.known_files import FilesRead, KnownFiles, StreamTimes
+from catchment.storage.files import write_durably
 from catchment.storage.host import Host
 from catchment.storage.journal import Journal
 from catchment.timeline import ManualClock
@@ -98,6 +101,27 @@ def test_the_same_records_can_be_replayed_again_though_the_first_file_is_gone(tm
         assert reader.read() == ["still wrong"]
         for path in (folder / "data" / "a").glob("replayed-*"):
             path.unlink()
+
+
+def test_two_replays_at_once_give_every_record_one_more_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_project(tmp_path / "p", committed=0)
+    reader = Reader(folder)
+    set_aside(folder, 0, "one")
+    others: list[threading.Thread] = []
+
+    def write_beside_another(path: Path, data: bytes) -> None:
+        if not others:
+            set_aside(folder, 1, "two")
+            commit(folder, 1)
+            others.append(threading.Thread(target=replay_quarantine, args=(folder, "hits")))
+            others[0].start()
+            others[0].join(0.5)  # it has ended, or waits for this one
+        write_durably(path, data)
+
+    monkeypatch.setattr(quarantine, "write_durably", write_beside_another)
+    replay_quarantine(folder, "hits")
+    others[0].join()
+    assert sorted(reader.read()) == ["one", "two"]
 
 
 STEPS = ["write_durably", "write_record", "os.replace", "rename_file", "shutil.rmtree", "remove_file"]

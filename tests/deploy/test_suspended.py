@@ -13,7 +13,8 @@ import pytest
 
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.repairing.suspended import describe_queries, resume
-from catchment.deploy.reports.role_files import requested_resumptions, write_status
+from catchment.deploy.reports.requests import requested_resumptions
+from catchment.deploy.reports.role_files import write_status
 from catchment.errors import ConfigError
 from catchment.project.config import Project
 from tests.worlds.projects import TWO_VIEWS, write_project

@@ -7,6 +7,7 @@ others. Cannot catch: what Spark makes of the lines; `tests/e2e/test_shedding.py
 from __future__ import annotations
 
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,41 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
     assert numbered.records == 2
     assert [read_part(part) for part in find_parts(watched, numbered.place)] == [[b"{}", b"{}"]]
     assert [read_lines(piece.path, piece.start, piece.end) for piece in pieces] == [["{}", "{}"]]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["feed", "both", "return"])
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_a_line_that_is_too_long_is_never_held_whole_and_its_place_is_told_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, end: bytes, is_ended: bool
+) -> None:
+    monkeypatch.setattr(numbered_lines, "PART_BYTES", 1 << 16)
+    monkeypatch.setattr(numbered_lines, "MAX_LINE_BYTES", 1 << 18)
+    path = tmp_path / "a.json"
+    long_bytes = 20 << 20
+    fitting = b"f" * ((1 << 18) - 2)
+    path.write_bytes(end.join([b"one", b"x" * long_bytes, b"two", fitting, b"y" * long_bytes]) + end * is_ended)
+    watched = WatchedFolder(tmp_path)
+    pieces = pieces_of(tmp_path)
+    tracemalloc.start()
+    numbered = number_lines(watched, pieces, False)
+    assert numbered is not None
+    lines = [line for part in find_parts(watched, numbered.place) for line in read_part(part)]
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 4 << 20
+    assert numbered.records == 5
+    first, second = 3 + len(end), 3 + 3 + len(fitting) + long_bytes + 4 * len(end)
+    sizes = long_bytes + len(end), long_bytes + len(end) * is_ended
+    told = [f'"a line of {size} bytes at byte {at} of {path}' for size, at in zip(sizes, (first, second), strict=True)]
+    assert [line[: len(told[0])] for line in lines[:2]] == [b"one", told[0].encode()]
+    assert lines[2:4] == [b"two", fitting]
+    assert lines[4].decode().startswith(told[1])
+    assert [message for message in caplog.messages if "quarantine" in message and told[0][1:] in message]
+    with path.open("r+b") as file:
+        file.seek(first + long_bytes // 2)
+        file.write(b"z")
+    with pytest.raises(OSError, match="has other content"):
+        [read_part(part) for part in find_parts(watched, numbered.place)]
 
 
 def test_files_that_are_compressed_are_not_numbered(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from catchment.aggregates import partials
 from catchment.center.query import CenterQuery
 from catchment.center.statuses import EXACT, FINAL, ON_TIME
 from catchment.deploy.repairing.repairs import ask_for_repair
-from catchment.deploy.reports.role_files import requested_repairs
+from catchment.deploy.reports.requests import requested_repairs
 from catchment.errors import ConfigError, QueryError
 from catchment.project.config import Project
 from catchment.query.catalog import load_catalog

@@ -19,6 +19,7 @@ from catchment.center.results.read import read_results
 from catchment.errors import EngineError
 from catchment.files.folder import WatchedFolder
 from catchment.files.watch import FolderWatch
+from catchment.query.sql.connectors import FilesConnector
 from catchment.query.sql.parse import parse_sql
 from catchment.query.sql.statements import Stream
 from catchment.site.agreed_time import AgreedTime
@@ -187,3 +188,35 @@ def test_what_the_file_source_of_spark_has_read_is_taken_over(spark: SparkSessio
     batches.take_over_checkpoint()  # a second start has nothing to take over
     (data / "0 ä.json").rename(data / "renamed.json")
     assert [piece.name for piece in batches.look().pieces] == ["2 ä.json"]
+
+
+@pytest.mark.parametrize("form", ["format = 'json'", "format = 'csv', header = false, delimiter = ' '"])
+def test_a_line_that_is_too_long_goes_to_quarantine_with_its_place_and_the_others_are_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    from catchment.files import numbered_lines
+    from catchment.shedding.reader_filter import ReadRequest
+    from catchment.site.known_files import KnownFiles, StreamTimes
+    from catchment.spark.sources.streams import _open_files
+
+    monkeypatch.setattr(numbered_lines, "PART_BYTES", 100)
+    monkeypatch.setattr(numbered_lines, "MAX_LINE_BYTES", 1000)
+    statement = f"CREATE STREAM hits (page STRING, ts TIMESTAMP) WITH (event_time = 'ts', path = 'x', {form})"
+    (declared,) = parse_sql(statement, "q.sql")
+    assert isinstance(declared, Stream)
+    assert isinstance(declared.connector, FilesConnector)
+    pattern = '{"page": "%s", "ts": "2024-05-06T00:00:05Z"}' if "json" in form else "%s 2024-05-06T00:00:05Z"
+    texts = [(pattern % page) for page in ("a", "b" * 5000, "c")]
+    path = tmp_path / "1.txt"
+    path.write_text("\n".join(texts))
+    source = _open_files(spark, declared, declared.connector, tmp_path)
+    pieces = FolderWatch("hits", source.watched).look(KnownFiles(), StreamTimes(0, 0, None)).pieces
+    rows = source.number_rows(0, pieces)
+    assert rows is not None
+    assert rows.rows == (0, 3)
+    found = source.reread("hits", spark.sparkContext.accumulator(0.0), rows, [ReadRequest(1.0)]).collect()
+    good = [row for row in found if row["_problem"] is None]
+    assert sorted(row["page"] for row in good) == ["a", "c"]
+    (bad,) = (row for row in found if row["_problem"] is not None)
+    at = len(texts[0]) + 1
+    assert f"a line of {len(texts[1]) + 1} bytes at byte {at} of {path}" in bad["_raw"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from catchment.deploy.reports.role_files import request_retries, requested_retries
+from catchment.deploy.reports.requests import request_retries, requested_retries
 from catchment.site.retry import RecordsRetried, Retry, RetryBegun, name_folder, read_folder_name
 from catchment.spark.pipelines.quarantine_retry import QuarantineRetries
 from catchment.spark.pipelines.record_quarantine import RecordQuarantine

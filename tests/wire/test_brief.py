@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.errors import WireError
+from catchment.timeline import ManualClock
 from catchment.wire.frames import brief as brief_module
 from catchment.wire.frames.brief import UnknownTableError, is_brief, name_tables, read_brief, write_brief
 from catchment.wire.frames.codec import encode_segment
@@ -401,6 +402,46 @@ def test_a_sender_that_stops_lets_the_other_one_send(tmp_path: Path, outboxes: d
         hanging.stop()
         other.stop()
     check_landed(neighbour.inboxes, 3)
+
+
+def test_a_neighbour_that_never_knows_a_table_is_asked_ever_more_rarely(
+    tmp_path: Path, outboxes: dict[str, Outbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender_module, "FIRST_RETRY_S", 1.0)
+    monkeypatch.setattr(sender_module, "MAX_RETRY_S", 4.0)
+    fill(outboxes, range(1))
+    clock = ManualClock()
+    sent_us: list[int] = []
+    neighbour = Neighbour(tmp_path)
+
+    class Ignorant(_ToNeighbour):
+        is_ignorant = True
+
+        def send(self, data: bytes) -> int:
+            sent_us.append(clock.now_us())
+            if self.is_ignorant:
+                raise RefusedError("not_here", "a table that the frame names is not here")
+            return super().send(data)
+
+    uplink = Ignorant(neighbour, "")
+    sender = Sender(outboxes[""], lambda: uplink, clock=clock, lanes=0)
+    (line,) = sender._lines
+    while clock.now_us() < 60_000_000:
+        while sender._send_next(uplink, line):
+            assert len(sent_us) < 1000, "it does not pause"
+        clock.advance(100_000)
+    pauses_s = [(later - earlier) / 1e6 for earlier, later in itertools.pairwise(sent_us)]
+    assert len(pauses_s) >= 60 / 4 - 2
+    for number, pause_s in enumerate(pauses_s):
+        longest_s = min(2**number, 4.0)
+        assert longest_s / 2 <= pause_s <= longest_s + 0.2
+    assert "not here" in str(sender.snapshot().last_error)
+    uplink.is_ignorant = False
+    clock.advance(4_000_000)
+    assert sender._send_next(uplink, line)
+    assert outboxes[""].is_empty
+    assert sender.snapshot().last_error is None
+    sender.stop()
 
 
 # ---- over gRPC

@@ -97,11 +97,11 @@ def test_segments_land_and_the_answer_is_their_number(inbox: Inbox, serve: Serve
 def test_a_refusal_arrives_with_its_reason_message_and_hint(inbox: Inbox, serve: Serve, call: Call) -> None:
     uplink = call(serve())
     uplink.send(frame(0))
-    other = encode_segment(Segment("eu", "another life", 1, ())).data
+    other = encode_segment(Segment("eu", "another", 1, ())).data
     error = refusal(lambda: uplink.send(other))
     assert (error.reason, error.retryable) == ("wrong_epoch", False)
     assert "replaced" in error.message
-    assert "'life'" not in error.message, "whoever learns the epoch can go on with the numbers of the site"
+    assert "life" not in str(error), "whoever learns the epoch can go on with the numbers of the site"
     assert "catchment sites replace eu" in str(error.hint)
     assert refusal(lambda: uplink.send(b"junk")).reason == "corrupt"
     assert uplink.send(frame(1)) == 1

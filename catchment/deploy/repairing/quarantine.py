@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from filelock import FileLock
 
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.landed import as_landed
@@ -40,6 +41,7 @@ from catchment.replay.spool_writer import read_header
 from catchment.storage.compacted_batches import PREFIX
 from catchment.storage.files import read_record, remove_file, rename_file, sync_folder, write_durably, write_record
 
+LOCK_FILE = "quarantine-replay.lock"  # in the folder of the site
 NOTE = "_replay.json"  # Spark and Arrow pass over names that begin so
 LEFT = "_replayed-"
 RAW = "_raw"
@@ -73,7 +75,7 @@ def _replay_stream(
         hint = f"it has something at {', '.join(here)}" if here else "catchment show quarantine lists what there is"
         raise ConfigError(f"stream {stream_name!r} has no quarantine at site {site!r}", hint=hint)
     replays = [Replay.of(project, stream, name) for name in here if site in (None, name)]
-    done = [{"site": replay.site, "records": replay.finish() + replay.run()} for replay in replays]
+    done = [{"site": replay.site, "records": replay.run_alone()} for replay in replays]
     return {"stream": stream_name, "records": sum(entry["records"] for entry in done), "sites": done}
 
 
@@ -102,6 +104,11 @@ class Replay:
         folder = project.site_folder(site)
         quarantine = folder / QUARANTINE / stream.name
         return cls(site, stream.connector, watched, quarantine, folder / "journal", stream.name)
+
+    def run_alone(self) -> int:
+        """Finish what was begun, then run, while nobody else does; return how many records."""
+        with FileLock(self.journal.with_name(LOCK_FILE)):
+            return self.finish() + self.run()
 
     def run(self) -> int:
         """Move what is in quarantine into a new file of the stream; return how many records."""

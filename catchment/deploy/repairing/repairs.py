@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from catchment.center.results.names import newest_name
-from catchment.deploy.reports.role_files import STATUS_FILE, request_repairs
+from catchment.deploy.reports.requests import request_repairs
+from catchment.deploy.reports.role_files import STATUS_FILE
 from catchment.errors import ConfigError
 from catchment.project.config import Project
 from catchment.project.options import did_you_mean

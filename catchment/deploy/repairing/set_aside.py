@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.processes.housekeeping import QUARANTINE
 from catchment.deploy.repairing.suspended import find_suspensions, fragments_of
-from catchment.deploy.reports.role_files import request_retries
+from catchment.deploy.reports.requests import request_retries
 from catchment.deploy.submit import find_definition
 from catchment.errors import ConfigError
 from catchment.project.config import Project

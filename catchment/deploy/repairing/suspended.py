@@ -12,7 +12,8 @@ from typing import Any
 
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.repairing.backfills import find_backfills, is_over
-from catchment.deploy.reports.role_files import read_status, request_resumption
+from catchment.deploy.reports.requests import request_resumption
+from catchment.deploy.reports.role_files import read_status
 from catchment.deploy.submit import find_definition
 from catchment.errors import ConfigError
 from catchment.optimizer.sharing.deployed import Deployed

@@ -1,4 +1,4 @@
-"""Small files in the folder of a role: its status, the views that its state belongs to, and requests of people."""
+"""Small files in the folder of a role: its status, and the views and streams that its state belongs to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import stat
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,6 @@ REPORTED_AT = "reported_at_us"  # when a status was written
 STOPPED = "stopped"  # whether the role ended as it should after it
 VIEWS_FILE = "views.json"  # fingerprints of the views that the state in the folder belongs to
 STREAMS_FILE = "streams.json"  # the columns of the streams that were read, by name
-RESUMPTIONS_FILE = "resume.json"  # what was asked to be resumed: fragments at a site, views at the center
-RETRIES_FILE = "retries.json"  # fragments at a site whose set aside records were asked to be tried again
-REPAIRS_FILE = "repairs.json"  # queries whose repair was requested at a site
 
 _log = logging.getLogger(__name__)
 
@@ -103,54 +100,3 @@ def refuse_changed_streams(folder: Path, streams: Iterable[Stream]) -> None:
     if any(known.get(name) != columns for name, columns in now.items()):
         make_folder(folder)
         write_record(folder / STREAMS_FILE, {**known, **now})
-
-
-def request_repairs(site_folder: Path, queries: Iterable[str]) -> None:
-    """Ask a running site to repair now what it has shed of these queries."""
-    write_record(site_folder / REPAIRS_FILE, {"queries": sorted({*requested_repairs(site_folder), *queries})})
-
-
-def requested_repairs(site_folder: Path) -> frozenset[str]:
-    """Return the queries whose repair was requested."""
-    known = read_record(site_folder / REPAIRS_FILE) or {}
-    return frozenset(known.get("queries", ()))
-
-
-def forget_repair_requests(site_folder: Path) -> None:
-    """Remove the requests: the site owes these queries nothing any more."""
-    (site_folder / REPAIRS_FILE).unlink(missing_ok=True)
-
-
-def request_resumption(folder: Path, names: Iterable[str]) -> None:
-    """Ask a role to resume these fragments or views at its next tick."""
-    write_record(folder / RESUMPTIONS_FILE, {"names": sorted({*requested_resumptions(folder), *names})})
-
-
-def requested_resumptions(folder: Path) -> frozenset[str]:
-    """Return what a role was asked to resume."""
-    known = read_record(folder / RESUMPTIONS_FILE) or {}
-    return frozenset(known.get("names", ()))
-
-
-def forget_resumptions(folder: Path) -> None:
-    """Remove the requests: they were followed, or there was nothing to resume."""
-    (folder / RESUMPTIONS_FILE).unlink(missing_ok=True)
-
-
-def request_retries(site_folder: Path, fragments: Iterable[str]) -> None:
-    """Ask a site to try again, at its next tick, the records that these fragments have set aside."""
-    write_record(site_folder / RETRIES_FILE, {"names": sorted({*requested_retries(site_folder), *fragments})})
-
-
-def requested_retries(site_folder: Path) -> frozenset[str]:
-    """Return the fragments whose records were asked to be tried again."""
-    known = read_record(site_folder / RETRIES_FILE) or {}
-    return frozenset(known.get("names", ()))
-
-
-def keep_retries(site_folder: Path, fragments: Collection[str]) -> None:
-    """Remove the requests but for those of these fragments: they were followed, or nothing of them is here."""
-    if fragments:
-        write_record(site_folder / RETRIES_FILE, {"names": sorted(fragments)})
-    else:
-        (site_folder / RETRIES_FILE).unlink(missing_ok=True)

@@ -26,11 +26,8 @@ from catchment.center.shards.tables import ShardedTables
 from catchment.deploy.deployment import Deployment
 from catchment.deploy.processes.connections import Connections, reached_at
 from catchment.deploy.repairing.second_rounds import round_rules
-from catchment.deploy.reports.role_files import (
-    forget_resumptions,
-    refuse_redefined_views,
-    requested_resumptions,
-)
+from catchment.deploy.reports.requests import forget_resumptions, requested_resumptions
+from catchment.deploy.reports.role_files import refuse_redefined_views
 from catchment.progress.admission import Admission
 from catchment.progress.window_observer import WindowObserver
 from catchment.query.plan import QueryPlan
@@ -144,7 +141,7 @@ class CenterRole:
         requested = requested_resumptions(self.pipeline.folder)
         if requested:
             self.pipeline.resume(requested)
-            forget_resumptions(self.pipeline.folder)
+            forget_resumptions(self.pipeline.folder, requested)
         self.pipeline.tick()
 
     def is_finished(self, once: bool) -> bool:

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from catchment.aggregates import partials
 from catchment.deploy.fragment_plan import FragmentPlan
-from catchment.deploy.reports.role_files import forget_repair_requests, requested_repairs
+from catchment.deploy.reports.requests import forget_repairs, requested_repairs
 from catchment.files.numbered_lines import FileGoneError
 from catchment.log_fields import about
 from catchment.query.fragment import SLICE_COLUMN, Fragment
@@ -92,9 +92,10 @@ class ShedRepairs:
 
     def repair_next(self) -> bool:
         """Repair one batch, if the load allows; return whether there was one."""
+        requested = requested_repairs(self._folder)  # before it is looked for: what is asked for since then stays
         found = self.next_repair()
-        if found is None and requested_repairs(self._folder):
-            forget_repair_requests(self._folder)  # every stream is up, and nothing that was asked for is owed
+        if found is None and requested:
+            forget_repairs(self._folder, requested)  # every stream is up, and nothing that was asked for is owed
         if found is None or self.stopping.is_set():
             self._warm_up()
             return False

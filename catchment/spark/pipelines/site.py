@@ -23,9 +23,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from catchment.deploy.fragment_plan import FragmentPlan
 from catchment.deploy.reconcile import site_changes
-from catchment.deploy.reports.role_files import (
+from catchment.deploy.reports.requests import (
     forget_resumptions,
-    keep_retries,
+    forget_retries,
     requested_resumptions,
     requested_retries,
 )
@@ -535,7 +535,7 @@ class SitePipeline:
                 left = {name: event for name, event in left.items() if event not in mine}
                 self.exits.notify()
         if not left or not self._states:
-            forget_resumptions(self.folder)
+            forget_resumptions(self.folder, requested)
 
     def _resumed(self, state: StreamState, event: FragmentSuspended) -> FragmentResumed:
         """Return that a fragment goes on; what it has skipped is read from history, if that is kept."""
@@ -561,7 +561,7 @@ class SitePipeline:
         if events:
             self.host.submit("retry", events)
         if not requested <= busy:
-            keep_retries(self.folder, requested & busy)
+            forget_retries(self.folder, requested - busy)
 
     def _submit_repair(self, events: list[Event]) -> None:
         self.host.submit("repair", [*events, *self.exits.measure()])

@@ -359,7 +359,7 @@ class Inbox:
         if known is not None and known.epoch != epoch:
             raise self.refuse(
                 "wrong_epoch",
-                f"the state folder of {origin!r} was replaced: its epoch was {known.epoch}, now it is {epoch}",
+                f"the state folder of {origin!r} was replaced: it was of another epoch than {epoch}",
                 hint="restore the site's state folder; or, if it is lost, go on with the new one: at the center, "
                 f"catchment sites heal {origin}; or, if its source is gone too, catchment sites replace {origin}",
                 origin=origin,

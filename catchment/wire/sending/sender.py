@@ -11,7 +11,8 @@ others, in brief frames. What is stored, counted as a segment and acknowledged i
 
 A link that fails is tried again after a delay that doubles up to `MAX_RETRY_S`, which is short, so that a link that is
 back is soon used; delays are drawn at random within a factor of two, so that many sites do not come back at once. A far
-side that has no room for now is left alone in the same way, by all lanes. A refusal that the same bytes cannot overcome
+side that has no room for now is left alone in the same way, by all lanes, and a segment that names a table which is not
+there waits in the same way, alone. A refusal that the same bytes cannot overcome
 is shown as `last_error` and tried again every `REFUSED_RETRY_S`: whoever mends the cause at the far side need not
 restart the site. A disk error ends the sender; `raise_failure` raises it.
 
@@ -129,6 +130,7 @@ class Sender:
         self._uplinks: dict[int, tuple[Line, Uplink]] = {}  # by lane
         self._probe: tuple[threading.Thread, list[Uplink]] | None = None  # the last one, and what it has opened
         self._busy = RetryDelay(f"{outbox.origin} busy")  # while the far side has no room
+        self._unknown_tables = RetryDelay(f"{outbox.origin} tables")  # while it lacks what brief frames name
         name = f"sender-{outbox.origin}-{outbox.destination}"
         self._lanes = [
             threading.Thread(target=self._run, args=(lane,), name=f"{name}-{lane}", daemon=True)
@@ -418,6 +420,7 @@ class Sender:
                 raise
             if error.reason == "not_here":
                 self._tables_there.forget()
+                self._dispatch.hold(segment, error, self._unknown_tables.next_s())
             elif error.reason in BUSY_REASONS:
                 self._dispatch.pause(error, self._busy.next_s())
             else:
@@ -432,5 +435,6 @@ class Sender:
         if acked != segment.sequence:
             raise LinkError(f"segment {segment.sequence} was sent, {acked} was acked")
         self._busy.reset()
+        self._unknown_tables.reset()
         self._outbox.ack(acked)
         self._dispatch.note_acked(segment, sent_bytes, start_s, sent_s)

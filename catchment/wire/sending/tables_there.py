@@ -5,8 +5,8 @@ tables are claimed: whoever claims one sends it, and whoever has it too waits un
 then names it in a brief frame (`wire.frames.brief`), or sends it. Nobody who has claimed a table waits for another one,
 so nobody waits for ever.
 
-All of this is a guess of what the neighbour remembers. A wrong one costs a refusal: then everything is forgotten, and
-segments are sent whole again.
+All of this is a guess of what the neighbour remembers. A wrong one costs a refusal and a pause: then everything is
+forgotten, and segments are sent whole again.
 """
 
 from __future__ import annotations
