@@ -22,7 +22,11 @@ from catchment.records.kafka_errors import DELETED
 from catchment.records.values import ValueReader
 
 ROWS_PER_ARROW_BATCH = 20_000
-POLL_S = 1.0
+POLL_S = 0.2  # how long a list of records waits to be full
+
+# How the client reads ahead. By itself it stops at 100,000 records that wait, and then looks again after a whole second;
+# here its bound in bytes (`queued.max.messages.kbytes`, 64 MB) is the one that counts.
+READ_AHEAD = {"fetch.message.max.bytes": 8_000_000, "queued.min.messages": 1_000_000, "fetch.queue.backoff.ms": 20}
 PATIENCE_S = 300.0  # how long a reader waits for records that the broker has said are there
 
 
@@ -70,6 +74,7 @@ class TopicReader:
         """Yield the records of a range as they come from the broker; an empty list says that it still waits."""
         consumer = Consumer(
             {
+                **READ_AHEAD,
                 **self.client,
                 "group.id": "catchment",  # never joined: partitions are assigned, and no offset is committed
                 "enable.auto.commit": False,
@@ -87,27 +92,36 @@ class TopicReader:
     def _consume(self, consumer: Consumer, wanted: OffsetRange) -> Iterator[list[Message]]:
         """Yield the records of a range. Offsets may have gaps (compaction, aborted transactions): its end decides."""
         progress_at_s = time.monotonic()
+        next_offset = wanted.start
         while True:
-            received = consumer.consume(ROWS_PER_ARROW_BATCH, timeout=POLL_S)
-            records: list[Message] = []
-            is_over = False
-            for message in received:
-                self._check(message, wanted)
-                is_record = message.error() is None
-                offset = message.offset() or 0
-                if is_record and offset < wanted.end:
-                    records.append(message)
-                is_over = is_over or offset >= wanted.end - is_record  # else an end of partition, by its next offset
+            # No more than the range has left: the client would wait for more of them, though there may be none.
+            most = max(1, min(ROWS_PER_ARROW_BATCH, wanted.end - next_offset))
+            records, reached = self._records_within(wanted, consumer.consume(most, timeout=POLL_S))
+            next_offset = max(next_offset, reached)
             if records:
                 progress_at_s = time.monotonic()
             yield records
-            if is_over:
+            if next_offset >= wanted.end:
                 return
             if time.monotonic() - progress_at_s > PATIENCE_S:
                 raise EngineError(
                     f"topic {self.topic!r} gave no record of partition {wanted.partition} for {PATIENCE_S:.0f} s, "
                     f"though it says that it has them up to offset {wanted.end}"
                 )
+
+    def _records_within(self, wanted: OffsetRange, received: list[Message]) -> tuple[list[Message], int]:
+        """Return the records of a range among what came, and the offset before which nothing more will come."""
+        notes = [message for message in received if message.error() is not None]
+        for note in notes:
+            self._check(note, wanted)
+        reached = max((note.offset() or 0 for note in notes), default=0)  # an end of a partition has its next offset
+        records = [message for message in received if message.error() is None] if notes else received
+        if records:
+            last = records[-1].offset() or 0
+            reached = max(reached, last + 1)
+            if last >= wanted.end:
+                records = [message for message in records if (message.offset() or 0) < wanted.end]
+        return records, reached
 
     def _check(self, message: Message, wanted: OffsetRange) -> None:
         error = message.error()

@@ -112,8 +112,9 @@ def make_session(
     master: str | None = None,
     warehouse: Path | None = None,
     folder: Path = Path(),
+    jvm: str = "",
 ) -> SparkSession:
-    """Return a session with the settings of catchment; `folder` is the project's.
+    """Return a session with the settings of catchment; `folder` is the project's, `jvm` has more options of its JVM.
 
     In one process with Spark, its Python workers run on this very interpreter and its ports listen on loopback. On a
     cluster both are the cluster's matter: the interpreter is that of a packed environment which is shipped to workers,
@@ -137,7 +138,9 @@ def make_session(
         "spark.master": chosen,
         "spark.driver.memory": config.memory,
         "spark.ui.enabled": str(config.ui).lower(),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet} {LARGE_STACKS} {RARE_COMPILATION}",
+        "spark.driver.extraJavaOptions": " ".join(
+            (f"-Dlog4j2.configurationFile=file:{quiet}", LARGE_STACKS, RARE_COMPILATION, *jvm.split())
+        ),
         **({"spark.sql.warehouse.dir": str(warehouse)} if warehouse else {}),
         **dict(config.settings),
         **shipped,
