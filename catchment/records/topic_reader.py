@@ -24,8 +24,8 @@ from catchment.records.values import ValueReader
 ROWS_PER_ARROW_BATCH = 20_000
 POLL_S = 0.2  # how long a list of records waits to be full
 
-# How the client reads ahead. By itself it stops at 100,000 records that wait, and then looks again after a whole second;
-# here its bound in bytes (`queued.max.messages.kbytes`, 64 MB) is the one that counts.
+# How the client reads ahead. By itself it stops when 100,000 records wait, and looks again after a whole second; here
+# its bound in bytes (`queued.max.messages.kbytes`, 64 MB) is the one that counts.
 READ_AHEAD = {"fetch.message.max.bytes": 8_000_000, "queued.min.messages": 1_000_000, "fetch.queue.backoff.ms": 20}
 PATIENCE_S = 300.0  # how long a reader waits for records that the broker has said are there
 
