@@ -162,13 +162,16 @@ def _scale(
     g = np.maximum(g, 0.0)  # a repair may leave rounding errors
     g_xx = np.maximum(g_xx, 0.0)
     if aggregate.function == "sum":
-        return _doubles(aggregate.lower(states)) + more_x, g_xx[:, np.newaxis].copy()
+        squares = np.where(np.isnan(g_xx), np.inf, g_xx)
+        return _doubles(aggregate.lower(states)) + more_x, squares[:, np.newaxis]
     count = floats_of(states[-1])
     size = count + more
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = (np.where(count > 0, _doubles(aggregate.lower(states)) * count, 0.0) + more_x) / size
         around = np.maximum(g_xx - 2 * mean * g_x + mean**2 * g, 0.0)
-    return mean, np.column_stack([around, g_x - mean * g, g, size])
+        found = np.column_stack([around, g_x - mean * g, g, size])
+    found[~np.isfinite(found).all(axis=1)] = np.inf  # sums that do not fit tell nothing; NaN would say that all is in
+    return mean, found
 
 
 def _doubles(values: pa.Array) -> Floats:

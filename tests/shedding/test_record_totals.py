@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catchment.aggregates import make_aggregate, partials
-from catchment.aggregates.shed_terms import find_terms, terms_in, with_terms
+from catchment.aggregates.shed_terms import find_terms, shed_terms, terms_in, with_terms
 from catchment.arrays import Mask
 from catchment.query.fragment import SLICE_COLUMN, Fragment, Key
-from catchment.shedding.terms import negate_terms, record_moments, scale_answers
+from catchment.shedding.terms import add_terms, negate_terms, record_moments, scale_answers
 from catchment.testing.simulated.evaluate import FragmentRows
 from catchment.timeline import SECOND_US, WindowSpec
 from tests.worlds.tiers import examples
@@ -144,3 +144,16 @@ def test_moments_of_record_totals_are_those_of_the_records_one_by_one(seed: int)
             of_mean = c if terms.of == "count" else x
             assert (n, mean) == pytest.approx((len(records), of_mean.mean()))
             assert m2 == pytest.approx(((y - y.mean()) ** 2).sum(), rel=1e-6, abs=1e-3)
+
+
+@pytest.mark.parametrize("function", ["sum", "avg"])
+def test_a_sample_whose_squares_do_not_fit_has_no_bound(function: str) -> None:
+    aggregate = make_aggregate(function, "x", pa.float64(), name="x")
+    values = pa.table({"x": pa.array([1e200, -1e200, 2e200])})
+    terms = shed_terms(aggregate)
+    assert terms.moments is not None
+    lifted = partials.lift(values, [], [aggregate, terms.moments], {"x": "x", terms.moments.name: "x"})
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = add_terms(lifted, [aggregate, terms], pa.array([3]), 0.5)
+        _, errors = scale_answers(found, aggregate, 0.05, 0.5)
+    assert np.isinf(errors).all()
