@@ -27,6 +27,12 @@ from catchment.vectorised.records import RecordColumns
 if TYPE_CHECKING:  # the client is an extra, and whoever scans files need not have it
     from confluent_kafka import Message
 
+    from catchment.records.topic_reader import TopicReader
+
+# How many values are parsed and grouped together: of few at a time hardly any share a group, and all are merged later.
+PARSED_ROWS = 250_000
+PARSED_BYTES = 32 << 20
+
 TopicOptions = tuple[tuple[str, str], ...]  # of `catchment.records.topic_reader`, in a form that can be compared
 
 
@@ -58,11 +64,19 @@ class TopicScan:
         from catchment.records.topic_reader import OffsetRange, TopicReader
 
         reader = TopicReader(dict(self.options))
+        gathered: list[Message] = []
+        size = 0
         for messages in reader.read_messages(OffsetRange(part.partition, part.start, part.end)):
-            yield self._parse(messages, reader.values.read_bytes([m.value() for m in messages]))
+            if messages:
+                gathered += messages
+                size += sum(map(len, messages))
+            if not messages or len(gathered) >= PARSED_ROWS or size >= PARSED_BYTES:
+                yield self._parse(gathered, reader)
+                gathered, size = [], 0
+        yield self._parse(gathered, reader)
 
-    def _parse(self, messages: Sequence[Message], values: Sequence[bytes | None]) -> ParsedLines:
-        lines, doubtful = as_lines(values)
+    def _parse(self, messages: Sequence[Message], reader: TopicReader) -> ParsedLines:
+        lines, doubtful = as_lines(reader.values.read_bytes([message.value() for message in messages]))
         records = RecordColumns.empty(self.lines.columns)
         if lines:
             parsed = self.lines.parse(LineBlock.of(b"\n".join(lines)), is_first=False)

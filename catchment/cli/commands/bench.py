@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -105,8 +106,14 @@ def _run(name: str, quick: bool, part: list[str] | None) -> dict[str, Any]:
     """Run a benchmark; return what it measured, and where and when."""
     module = _load(name)
     parts = {"parts": _parts(module, name, part)} if part else {}
+    signal.signal(signal.SIGTERM, _end)
     result: dict[str, Any] = module.run(lambda text: notes.print(text, highlight=False), quick, **parts)
     return {"benchmark": name, "quick": quick, **_circumstances(), **result}
+
+
+def _end(number: int, frame: object) -> None:
+    """End as after an error, so that a benchmark ends the brokers, clouds and devices that it has started."""
+    sys.exit(128 + number)
 
 
 def _plot_kept(kept: Path | None, path: Path | None) -> Path:
